@@ -1,0 +1,1 @@
+"""Task families: a model, a loss and per-record scores each. Only here may classification be assumed."""

@@ -1,0 +1,1 @@
+"""Metrics, attacks, statistics, reports and reading runs back. No training, no images."""

@@ -1,0 +1,150 @@
+"""The settings of one group of cells: one flat vocabulary for `flwr run`, `experiments.yaml` and ``--set``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from partitions.errors import BadInput, unknown_name
+
+Scalar = str | int | float | bool
+
+
+def _kebab(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+class GroupSettings(BaseModel):
+    """Everything that one Flower run needs, as flat scalars.
+
+    Keys are written with hyphens outside Python (``local-epochs``). Lists travel as text: methods and seeds separated
+    by commas, requests by semicolons. Every key is described once, here.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+
+    # what it is called and where it goes
+    name: Annotated[str, Field(description="experiment the results are filed under")] = "flwr-run"
+    home: Annotated[str, Field(description="absolute LETHE_HOME; empty: the environment's, else ~/.lethe")] = ""
+    out: Annotated[str, Field(description="absolute run folder; empty: a new one below LETHE_HOME/runs")] = ""
+    # data and split
+    dataset: Annotated[str, Field(description="a name of `lethe data list`")] = "lung-ct"
+    cap: Annotated[int, Field(ge=0, description="records a class and patient at most; 0: all")] = 350
+    split: Annotated[str, Field(description="natural, iid, dirichlet, quantity, slabs")] = "natural"
+    sites: Annotated[int, Field(ge=0, le=10_000, description="number of sites; 0: as many as the split has")] = 0
+    alpha: Annotated[float, Field(gt=0, description="Dirichlet concentration of a dirichlet or quantity split")] = 0.1
+    sole_holder: Annotated[str, Field(description="SITE:CLASS, the only site that holds the class; empty: none")] = ""
+    holdout: Annotated[
+        float, Field(ge=0, le=0.9, description="share held out by sites without a split of their own")
+    ] = 0.2
+    split_seed: Annotated[int, Field(ge=0, description="seed of split and holdout")] = 0
+    # training
+    task: Annotated[str, Field(description="task family")] = "classification"
+    model: Annotated[str, Field(description="network: cnn or resnet18")] = "cnn"
+    rounds: Annotated[int, Field(ge=1, description="training rounds")] = 20
+    local_epochs: Annotated[int, Field(ge=1, description="epochs at a site in a round")] = 2
+    batch_size: Annotated[int, Field(ge=1, description="records in a batch")] = 64
+    last_batch: Annotated[
+        Literal["keep", "drop", "merge"],
+        Field(description="a last batch of one record: merge it with the one before, drop it, or keep it"),
+    ] = "merge"
+    lr: Annotated[float, Field(gt=0, description="learning rate of local SGD")] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of local SGD")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, description="weight decay of local SGD")] = 0.0
+    strategy: Annotated[Literal["fedavg", "fedprox", "fedadam"], Field(description="training strategy")] = "fedavg"
+    prox_mu: Annotated[float, Field(ge=0, description="FedProx proximal weight")] = 0.01
+    server_lr: Annotated[float, Field(gt=0, description="FedAdam server learning rate")] = 0.01
+    fraction_train: Annotated[float, Field(gt=0, le=1, description="share of sites that train in a round")] = 1.0
+    train_seed: Annotated[int, Field(ge=0, description="seed of initial weights, batches and sampling")] = 0
+    original: Annotated[str, Field(description="safetensors file to start from instead of training; empty: train")] = ""
+    # requests and methods
+    requests: Annotated[str, Field(description="requests, separated by ';'; a sequence joined by '>'")] = (
+        "client:patient-1"
+    )
+    request_seed: Annotated[int, Field(ge=-1, description="seed of sample requests; -1: the train seed")] = -1
+    methods: Annotated[str, Field(description="methods of `lethe methods`, comma separated")] = "ga,federaser,fedquit"
+    preset: Annotated[str, Field(description="preset of every method: lethe, original, safe where a method has it")] = (
+        "lethe"
+    )
+    overrides: Annotated[str, Field(description='method settings as JSON, {"ga": {"max-norm": 5}}; empty: none')] = ""
+    unlearn_epochs: Annotated[int, Field(ge=0, description="local epochs of the unlearning step")] = 5
+    unlearn_seeds: Annotated[str, Field(description="unlearning seeds, comma separated")] = "0"
+    recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
+    recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
+    recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
+    evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
+    # how it is computed; part of what identifies a result
+    precision: Annotated[
+        str, Field(description="Lightning Fabric precision: 32-true, bf16-mixed, 64-true, 16-mixed, ...")
+    ] = "32-true"
+    channels_last: Annotated[bool, Field(description="channels_last memory format")] = True
+    threads: Annotated[int, Field(ge=1, description="torch threads of a worker")] = 1
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], Field(description="device of the sites")] = "auto"
+    failure_policy: Annotated[
+        Literal["fail", "continue"], Field(description="a site that raises: end the run, or go on without it")
+    ] = "fail"
+    # where and how fast; never part of what identifies a result
+    workers: Annotated[int, Field(ge=0, description="sites at work at once, recorded with timings; 0: unknown")] = 0
+    jobs: Annotated[int, Field(ge=0, description="groups at work at once, recorded with timings; 0: unknown")] = 0
+    timeout: Annotated[float, Field(gt=0, description="seconds a round may take before the run ends")] = 3600.0
+    fresh: Annotated[bool, Field(description="compute again what the cache has")] = False
+    keep_histories: Annotated[bool, Field(description="keep the rounds of retrained and unlearned models too")] = False
+
+    @classmethod
+    def keys(cls) -> dict[str, Any]:
+        """Return every key, hyphenated, with its default."""
+        return {_kebab(name): field.default for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> GroupSettings:
+        """Validate flat values; raises `BadInput` naming the first key at fault, with the nearest name if unknown."""
+        known = cls.keys()
+        for key in values:
+            if key not in known:
+                raise unknown_name("setting", key, known)
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = str(first["loc"][0]) if first["loc"] else "settings"
+            described = cls.model_fields[key.replace("-", "_")].description if key in known else ""
+            raise BadInput(key, first.get("input"), str(first["msg"]), f"{key} is {described}") from None
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Return the flat scalars of `flwr run --run-config`, hyphenated."""
+        return {_kebab(name): getattr(self, name) for name in type(self).model_fields}
+
+    def method_names(self) -> list[str]:
+        """Return the methods in the order given, without repeats."""
+        return list(dict.fromkeys(part.strip() for part in self.methods.split(",") if part.strip()))
+
+    def request_texts(self) -> list[str]:
+        """Return the requests in the order given, without repeats; a sequence stays one text joined by '>'."""
+        return list(dict.fromkeys(part.strip() for part in self.requests.split(";") if part.strip()))
+
+    def seeds(self, which: Literal["unlearn", "evaluate"]) -> list[int]:
+        """Return the unlearning or evaluation seeds."""
+        key = f"{which}-seeds"
+        text = self.unlearn_seeds if which == "unlearn" else self.evaluate_seeds
+        try:
+            seeds = list(dict.fromkeys(int(part) for part in str(text).split(",")))
+        except ValueError:
+            raise BadInput(key, text, "whole numbers separated by commas") from None
+        if not seeds or min(seeds) < 0:
+            raise BadInput(key, text, "at least one whole number from 0 up")
+        return seeds
+
+    def method_overrides(self) -> dict[str, dict[str, Any]]:
+        """Return the method settings by method name; raises `BadInput` when `overrides` is not JSON objects."""
+        if not self.overrides:
+            return {}
+        try:
+            parsed = json.loads(self.overrides)
+        except json.JSONDecodeError as error:
+            raise BadInput("overrides", self.overrides, "a JSON object", str(error)) from None
+        if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
+            raise BadInput("overrides", self.overrides, 'a JSON object of objects, such as {"ga": {"max-norm": 5}}')
+        return parsed

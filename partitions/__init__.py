@@ -1,0 +1,1 @@
+"""Data sets, splits over sites and requests. No models, no Flower."""

@@ -1,0 +1,1 @@
+"""Data sets, one file each: the provider's layout in, records out."""

@@ -1,0 +1,40 @@
+"""Errors a person can act on: one line with the key, the value, what is allowed and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BadInput(ValueError):
+    """A person's mistake: shown as one line, exit code 2, nothing written.
+
+    Parameters
+    ----------
+    key : str
+        The setting, flag or file at fault.
+    value : object
+        What was given.
+    allowed : str
+        What would have been accepted.
+    remedy : str
+        What to do now.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str, remedy: str = "") -> None:
+        self.key, self.value, self.allowed, self.remedy = key, value, allowed, remedy
+        super().__init__(f"{key}={value!r}: allowed is {allowed}" + (f"; {remedy}" if remedy else ""))
+
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, object, str, str]]:
+        return type(self), (self.key, self.value, self.allowed, self.remedy)
+
+
+class RunFailed(RuntimeError):
+    """A run that could not go on (a dead worker, a timeout): shown as one line, exit code 1."""
+
+
+def unknown_name(key: str, value: str, known: Iterable[str]) -> BadInput:
+    """Make the error for a name that is not registered, with the nearest known one as remedy."""
+    names = sorted(known)
+    near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    return BadInput(key, value, "one of " + ", ".join(names), f"did you mean {near[0]!r}?" if near else "")

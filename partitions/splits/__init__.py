@@ -1,0 +1,1 @@
+"""Ways to spread records over sites, one file each."""

@@ -1,0 +1,1 @@
+"""Flower Strategies: recording FedAvg, one class per unlearning method, history and roster. No data access."""
