@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from partitions.errors import BadInput, unknown_name
 
 Scalar = str | int | float | bool
+
+PRECISIONS = (
+    "32-true",
+    "bf16-mixed",
+    "bf16-true",
+    "16-mixed",
+    "16-true",
+    "64-true",
+    "transformer-engine",
+    "transformer-engine-float16",
+)
+"""The names of Lightning Fabric; what a device or a task cannot do is refused where that is known."""
+PRECISION_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
+"""Fabric's own short names, resolved here so that one precision has one name wherever it identifies a result."""
 
 
 def _kebab(name: str) -> str:
@@ -24,7 +40,9 @@ class GroupSettings(BaseModel):
     by commas, requests by semicolons. Every key is described once, here.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True, allow_inf_nan=False
+    )
 
     # what it is called and where it goes
     name: Annotated[str, Field(description="experiment the results are filed under")] = "flwr-run"
@@ -93,25 +111,72 @@ class GroupSettings(BaseModel):
     fresh: Annotated[bool, Field(description="compute again what the cache has")] = False
     keep_histories: Annotated[bool, Field(description="keep the rounds of retrained and unlearned models too")] = False
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_scalar(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for numbers, and read a whole number as text where text is wanted (``seeds: 0``)."""
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and wanted in (int, float):
+            raise ValueError("true and false are not numbers")
+        if wanted is str and isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return value.strip() if isinstance(value, str) else value
+
+    @field_validator("precision")
+    @classmethod
+    def _known_precision(cls, value: str) -> str:
+        full = PRECISION_ALIASES.get(value, value)
+        if full not in PRECISIONS:
+            raise ValueError("unknown precision")
+        return full
+
+    @field_validator("home", "out", "original")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if value and not Path(value).is_absolute():
+            raise ValueError("a relative path means another folder in every process")
+        return value
+
     @classmethod
     def keys(cls) -> dict[str, Any]:
         """Return every key, hyphenated, with its default."""
         return {_kebab(name): field.default for name, field in cls.model_fields.items()}
 
     @classmethod
+    def describe(cls, key: str) -> str:
+        """Return what the hyphenated `key` means."""
+        return cls.model_fields[key.replace("-", "_")].description or ""
+
+    @classmethod
+    def allowed(cls, key: str) -> str:
+        """Return in words what the hyphenated `key` takes, for example ``"a number above 0 and up to 1"``."""
+        if key == "precision":
+            return "one of " + ", ".join(PRECISIONS)
+        if key in ("home", "out", "original"):
+            return "an absolute path, or empty"
+        field = cls.model_fields[key.replace("-", "_")]
+        if get_origin(field.annotation) is Literal:
+            return "one of " + ", ".join(get_args(field.annotation))
+        kinds: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        return kinds[field.annotation] + _range_in_words(field.metadata)
+
+    @classmethod
     def parse(cls, values: Mapping[str, Any]) -> GroupSettings:
-        """Validate flat values; raises `BadInput` naming the first key at fault, with the nearest name if unknown."""
+        """Validate flat values from TOML, YAML or text; raises `BadInput` naming the first key at fault.
+
+        Text is read as the key's type (``"3"``, ``"1e-4"``, ``"true"``); an unknown key's error names the nearest.
+        """
         known = cls.keys()
         for key in values:
             if key not in known:
-                raise unknown_name("setting", key, known)
+                raise unknown_key(str(key), known)
         try:
-            return cls.model_validate(dict(values))
+            settings = cls.model_validate(dict(values))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = str(first["loc"][0]) if first["loc"] else "settings"
-            described = cls.model_fields[key.replace("-", "_")].description if key in known else ""
-            raise BadInput(key, first.get("input"), str(first["msg"]), f"{key} is {described}") from None
+            key = str(error.errors()[0]["loc"][0])
+            raise _refusal(key, values[key]) from None
+        settings.seeds("unlearn"), settings.seeds("evaluate"), settings.method_overrides()
+        return settings
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Return the flat scalars of `flwr run --run-config`, hyphenated."""
@@ -148,3 +213,41 @@ class GroupSettings(BaseModel):
         if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
             raise BadInput("overrides", self.overrides, 'a JSON object of objects, such as {"ga": {"max-norm": 5}}')
         return parsed
+
+
+def unknown_key(key: str, known: Iterable[str]) -> BadInput:
+    """Make the error for a key that does not exist; names all keys only when none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(key.replace("_", "-"), names, n=1, cutoff=0.5)
+    if not near:
+        return unknown_name("setting", key, names)
+    return BadInput("setting", key, "a key that `python -m flower_apps.settings` lists", f"did you mean {near[0]!r}?")
+
+
+def _range_in_words(metadata: Sequence[Any]) -> str:
+    words = {"ge": "from {:g}", "gt": "above {:g}", "le": "to {:g}", "lt": "to below {:g}"}
+    bounds = [text.format(getattr(m, kind)) for kind, text in words.items() for m in metadata if hasattr(m, kind)]
+    if len(bounds) == 1 and bounds[0].startswith("from"):
+        bounds.append("up")
+    return "".join(f" {bound}" for bound in bounds)
+
+
+def _refusal(key: str, value: Any) -> BadInput:
+    """Make the one-line error for a value that its key does not take."""
+    allowed = GroupSettings.allowed(key)
+    names = allowed.removeprefix("one of ").split(", ") if allowed.startswith("one of ") else []
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    meaning = f"{key} is: {GroupSettings.describe(key)}"
+    return BadInput(key, value, allowed, f"did you mean {near[0]!r}?" if near else meaning)
+
+
+def flower_config() -> str:
+    """Return the ``[tool.flwr.app.config]`` table of pyproject.toml: every key, its default and its meaning."""
+    lines = ["[tool.flwr.app.config]"]
+    for key, default in GroupSettings.keys().items():
+        lines.append(f"{key} = {json.dumps(default, ensure_ascii=False)}  # {GroupSettings.describe(key)}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(flower_config(), end="")

@@ -33,6 +33,10 @@ class RunFailed(RuntimeError):
     """A run that could not go on (a dead worker, a timeout): shown as one line, exit code 1."""
 
 
+class SiteLost(RunFailed):
+    """A site or its worker stopped answering: nothing is wrong with the run, which resumes when submitted again."""
+
+
 def unknown_name(key: str, value: str, known: Iterable[str]) -> BadInput:
     """Make the error for a name that is not registered, with the nearest known one as remedy."""
     names = sorted(known)

@@ -94,7 +94,7 @@ class State:
 
     def is_finite(self) -> bool:
         """Tell whether every floating-point tensor is finite."""
-        return all(bool(torch.isfinite(t).all()) for t in (*self.params.values(), *self.float_buffers.values()))
+        return all(_is_finite(t) for t in (*self.params.values(), *self.float_buffers.values()))
 
     def sha256(self) -> str:
         """Return the hex SHA-256 over names, dtypes, shapes and bytes, in sorted order."""
@@ -148,11 +148,17 @@ def distance(a: State, b: State) -> float:
 def _combine(start: Tensors, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
     combined: Tensors = {}
     for name, tensor in start.items():
-        total = tensor.double()
+        total = tensor.to(torch.float64, copy=True)
+        addend = torch.empty_like(total)
         for update, weight in zip(updates, weights, strict=True):
-            total = total + weight * update[name].double()
+            total.add_(addend.copy_(update[name]).mul_(weight))
         combined[name] = total.to(tensor.dtype)
     return combined
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # A sum is finite only if every term is, and costs a fraction of `isfinite`; finite terms can still overflow it.
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -1,0 +1,34 @@
+"""Gradient ascent at the departing site (METHODS 1.2)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from clients.forgetting import Epochs, forget_locally
+from clients.ops import Call, Op, Reply, asked
+from clients.site import Site
+from clients.training import LocalPlan
+from unlearning.ga import ascend
+from unlearning.local import LocalRun
+
+
+def run(site: Site, call: Call) -> Reply:
+    """Climb the task loss on the forget records: config as for `train`, and ``bn-mode`` (eval or train)."""
+    worker = site.worker
+
+    def step(model: nn.Module, epochs: Epochs, plan: LocalPlan) -> LocalRun:
+        return ascend(
+            model,
+            worker.task.loss,
+            epochs,
+            lr=plan.lr,
+            momentum=plan.momentum,
+            max_norm=plan.max_norm,
+            bn_mode=asked(call.config, "bn-mode", str, "eval"),  # type: ignore[arg-type]
+            engine=worker.fabric,
+        )
+
+    return forget_locally(site, call, step)
+
+
+OPS = [Op("ascend", "train", run)]

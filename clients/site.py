@@ -1,0 +1,298 @@
+"""A site's records: which it trains on, which it holds out, which a request means, and what it tells about them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from clients.catalogue import OPERATIONS
+from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device
+from partitions.catalogue import DATASETS
+from partitions.errors import BadInput, unknown_name
+from partitions.partition import Partition, SplitSpec, make_partition
+from partitions.records import LoadedData
+from partitions.requests import Selection, parse_request, select
+
+Split = Literal["train", "holdout", "reference"]
+Records = Literal["all", "retain", "forget"]
+LastBatch = Literal["keep", "drop", "merge"]
+Fact = str | int | list[int]
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a process needs to open a site and to compute at it.
+
+    Attributes
+    ----------
+    home : Path
+        LETHE_HOME of this machine.
+    dataset, cap, split : str, int, SplitSpec
+        Which records there are, and how they are spread over the sites.
+    task, model, precision, channels_last, threads, device
+        See `WorkerSettings`.
+    batch_size : int
+        Records in a batch.
+    last_batch : {"keep", "drop", "merge"}
+        See `clients.training.batch_order`.
+    momentum, weight_decay : float
+        Of local SGD.
+    """
+
+    home: Path
+    dataset: str
+    cap: int
+    split: SplitSpec
+    task: str = "classification"
+    model: str = "cnn"
+    batch_size: int = 64
+    last_batch: LastBatch = "merge"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    precision: str = "32-true"
+    channels_last: bool = True
+    threads: int = 1
+    device: Device = "auto"
+
+
+@dataclass(frozen=True)
+class View:
+    """Some records of a site, without copying them.
+
+    Attributes
+    ----------
+    split : {"train", "holdout", "reference"}
+        What they are for.
+    inputs, targets : ndarray
+        Arrays of the whole data set; memory-mapped.
+    indices : ndarray
+        Which of them, int64, ascending.
+    table : DataFrame
+        What is known of each record, in the order of `indices`, with columns record, patient, stratum, site, split.
+    """
+
+    split: Split
+    inputs: np.ndarray
+    targets: np.ndarray
+    indices: np.ndarray
+    table: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Site:
+    """One hospital, or with an empty name the coordinator's reference set.
+
+    Parameters
+    ----------
+    name : str
+        Site name; empty for the reference set.
+    settings : SiteSettings
+        How it computes.
+    data : LoadedData
+        The data set; only the records in `indices` are ever read.
+    indices : mapping of split to ndarray
+        Its records.
+    """
+
+    def __init__(
+        self, name: str, settings: SiteSettings, data: LoadedData, indices: Mapping[Split, np.ndarray]
+    ) -> None:
+        self.name, self.settings = name, settings
+        self._data = data
+        self._views = {split: _view(data, split, chosen) for split, chosen in indices.items()}
+        self._selections: dict[tuple[str, int, Split], Selection] = {}
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The site's views, in a fixed order."""
+        return tuple(self._views.values())
+
+    @property
+    def train(self) -> View:
+        """Records the site trains on."""
+        return self._views["train"]
+
+    @property
+    def holdout(self) -> View:
+        """Records the site never trains on."""
+        return self._views["holdout"]
+
+    def table(self, split: Split) -> pd.DataFrame:
+        """Return what is known of each record of one split."""
+        return self._views[split].table
+
+    @cached_property
+    def worker(self) -> Worker:
+        """Return the process's worker for this site's settings; shared by all sites of a process."""
+        settings = self.settings
+        return open_worker(
+            WorkerSettings(
+                task=settings.task,
+                model=settings.model,
+                data_shape=tuple(self._data.inputs.shape[1:]),
+                num_classes=len(self._data.classes),
+                precision=settings.precision,
+                channels_last=settings.channels_last,
+                threads=settings.threads,
+                device=settings.device,
+            )
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the data set's contents, and of which records and targets the site has in which split."""
+        digest = hashlib.sha256(self._data.fingerprint.encode())
+        for view in self.views:
+            digest.update(f"|{view.split}|".encode())
+            digest.update("\n".join(view.table["record"]).encode())
+            digest.update(np.asarray(view.targets).take(view.indices, axis=0).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def pseudonyms(self) -> dict[str, str]:
+        """Return the pseudonym of each patient: 16 hex digits, salted with the data's contents; empty if unknown."""
+        salt = bytes.fromhex(self._data.fingerprint)[:64]
+        patients = {str(patient) for view in self.views for patient in view.table["patient"]}
+        named = {p: hashlib.blake2b(p.encode(), key=salt, digest_size=8).hexdigest() for p in patients if p}
+        return {"": "", **named}
+
+    def describe(self) -> dict[str, Fact]:
+        """Return what the site tells of itself; no record, no patient.
+
+        Returns
+        -------
+        dict
+            name, dataset, num-train, num-holdout, fingerprint, data-shape (of a record), num-classes, classes (JSON
+            list of names), class-counts (JSON object: stratum to training records), allows (JSON list of operations),
+            device-kind.
+        """
+        strata = self.train.table["stratum"]
+        counts = strata[strata != ""].value_counts().sort_index()
+        return {
+            "name": self.name,
+            "dataset": self._data.name,
+            "num-train": len(self.train),
+            "num-holdout": len(self.holdout),
+            "fingerprint": self.fingerprint,
+            "data-shape": [int(side) for side in self._data.inputs.shape[1:]],
+            "num-classes": len(self._data.classes),
+            "classes": json.dumps(list(self._data.classes)),
+            "class-counts": json.dumps({str(stratum): int(count) for stratum, count in counts.items()}),
+            "allows": json.dumps(OPERATIONS.names()),
+            "device-kind": resolve_device(self.settings.device),
+        }
+
+    def select(self, request: str, seed: int, split: Split) -> Selection:
+        """Return which records of a split `request` means; an empty request forgets nothing.
+
+        Raises
+        ------
+        BadInput
+            When the request cannot be read.
+        """
+        key = (request, int(seed), split)
+        if key not in self._selections:
+            self._selections[key] = self._select(*key)
+        return self._selections[key]
+
+    def records(self, which: Records, request: str, request_seed: int) -> np.ndarray:
+        """Return the indices of the training records that are meant: all, those to retain, or those to forget."""
+        if which not in get_args(Records):
+            raise BadInput("records", which, ", ".join(get_args(Records)))
+        if which == "all":
+            return self.train.indices
+        selection = self.select(request, request_seed, "train")
+        chosen: np.ndarray = self.train.indices[selection.retain if which == "retain" else selection.forget]
+        return chosen
+
+    def selection_summary(self, request: str, seed: int) -> dict[str, str | int]:
+        """Return how many records `request` means here, and hashes of which.
+
+        Returns
+        -------
+        dict
+            num-forget, num-retain (training records), forget-holdout, retain-holdout, train-hash (hex SHA-256 over the
+            training records to forget and to retain), hash (the same over training and holdout records).
+        """
+        train, holdout = self.select(request, seed, "train"), self.select(request, seed, "holdout")
+        return {
+            "num-forget": int(train.forget.sum()),
+            "num-retain": int(train.retain.sum()),
+            "forget-holdout": int(holdout.forget.sum()),
+            "retain-holdout": int(holdout.retain.sum()),
+            "train-hash": self._hash_of([("train", train)]),
+            "hash": self._hash_of([("train", train), ("holdout", holdout)]),
+        }
+
+    def _select(self, request: str, seed: int, split: Split) -> Selection:
+        table = self.table(split)
+        if not request:
+            nothing = np.zeros(len(table), dtype=bool)
+            return Selection(forget=nothing, retain=~nothing)
+        return select(parse_request(request), self.name, table, split, seed)
+
+    def _hash_of(self, selections: Sequence[tuple[Split, Selection]]) -> str:
+        digest = hashlib.sha256()
+        for split, selection in selections:
+            records = self.table(split)["record"].to_numpy()
+            for what, chosen in (("forget", selection.forget), ("retain", selection.retain)):
+                digest.update(f"|{split}|{what}|".encode())
+                digest.update("\n".join(sorted(records[chosen])).encode())
+        return digest.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def open_site(settings: SiteSettings, partition_id: int | None, name: str = "") -> Site:
+    """Open a site by its name, or by its place in the partition; once per process.
+
+    Raises
+    ------
+    BadInput
+        When the partition has no such site.
+    """
+    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split)
+    chosen = name or _name_of(partition, partition_id)
+    if chosen not in partition.sites:
+        raise unknown_name("site", chosen, partition.sites)
+    return Site(chosen, settings, data, {"train": partition.train[chosen], "holdout": partition.holdout[chosen]})
+
+
+@lru_cache(maxsize=4)
+def reference_view(settings: SiteSettings) -> Site | None:
+    """Open the coordinator's reference set; None when the data set has none."""
+    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split)
+    return Site("", settings, data, {"reference": partition.reference}) if len(partition.reference) else None
+
+
+@lru_cache(maxsize=4)
+def _loaded(home: Path, dataset: str, cap: int, split: SplitSpec) -> tuple[LoadedData, Partition]:
+    data = DATASETS.get(dataset).load(home, cap)
+    return data, make_partition(data, split)
+
+
+def _name_of(partition: Partition, partition_id: int | None) -> str:
+    if partition_id is None:
+        raise BadInput(
+            "partition-id", partition_id, "a number, or a site name", "give the node a partition-id or a site"
+        )
+    if not 0 <= partition_id < len(partition.sites):
+        sites = len(partition.sites)
+        raise BadInput(
+            "partition-id", partition_id, f"0 to {sites - 1}", f"start {sites} nodes (num-supernodes={sites})"
+        )
+    return partition.sites[partition_id]
+
+
+def _view(data: LoadedData, split: Split, indices: np.ndarray) -> View:
+    table = data.table.iloc[indices].reset_index(drop=True).assign(split=split)
+    return View(split, data.inputs, data.targets, np.asarray(indices, dtype=np.int64), table)

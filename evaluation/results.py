@@ -1,0 +1,149 @@
+"""The one tidy results table of a run: ``results.csv``, one row a cell, checkpoint and metric."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from partitions.errors import BadInput
+
+TEXT = (
+    "cell",
+    "experiment",
+    "task",
+    "dataset",
+    "partition",
+    "model",
+    "request",
+    "granularity",
+    "method",
+    "preset",
+    "checkpoint",
+    "metric",
+    "status",
+    "reason",
+)
+SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
+COLUMNS = (
+    "cell",
+    "experiment",
+    "task",
+    "dataset",
+    "partition",
+    "alpha",
+    "model",
+    "request",
+    "granularity",
+    "method",
+    "preset",
+    "checkpoint",
+    "train_seed",
+    "unlearn_seed",
+    "evaluate_seed",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+    "status",
+    "reason",
+)
+KEY = ("experiment", "dataset", "partition", "request", "cell", "method", "preset", "checkpoint", *SEEDS, "metric")
+"""What a row is about: writing it again replaces it."""
+FILE = "results.csv"
+
+
+def write_results(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Merge rows into ``results.csv`` of a run folder.
+
+    Safe against other processes doing the same, and a reader never sees a half-written file. Rows are kept sorted, so
+    the file does not depend on which cell finished first.
+
+    Parameters
+    ----------
+    run_folder : Path
+        Created when missing.
+    rows : iterable of mappings
+        Each with every one of `COLUMNS`; None or NaN where there is no value (an original has no unlearn seed).
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        When a row lacks a column or has another one.
+    """
+    fresh = _typed(pd.DataFrame([_checked(row) for row in rows], columns=list(COLUMNS)))
+    path = run_folder / FILE
+    run_folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), mode=0o644):
+        known = [read_results(path)] if path.exists() else []
+        merged = pd.concat([*known, fresh], ignore_index=True).drop_duplicates(list(KEY), keep="last")
+        _replace(path, merged.sort_values(list(KEY), kind="stable").to_csv(index=False, lineterminator="\n"))
+    return path
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """Read a results table.
+
+    Parameters
+    ----------
+    path : Path
+        A run folder or the file itself.
+
+    Returns
+    -------
+    DataFrame
+        `COLUMNS`; text as str (empty, never NaN), seeds and n as nullable integers, numbers as float64.
+
+    Raises
+    ------
+    BadInput
+        When there is no such file, or it is not a results table.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise BadInput("results", str(file), "a run folder with results.csv, or the file itself")
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    if list(frame.columns) != list(COLUMNS):
+        raise BadInput("results", str(file), "a table with the columns " + ", ".join(COLUMNS))
+    return _typed(frame.replace("", None))
+
+
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row.keys() != set(COLUMNS):
+        raise ValueError(f"results row: missing or unknown columns {sorted(row.keys() ^ set(COLUMNS))}")
+    return row
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    typed: dict[str, pd.Series[Any]] = {
+        name: frame[name].astype(object).where(frame[name].notna(), "").astype(str) for name in TEXT
+    }
+    typed |= {name: pd.to_numeric(frame[name]).astype("Int64") for name in (*SEEDS, "n")}
+    typed |= {name: pd.to_numeric(frame[name]).astype("float64") for name in ("alpha", "value", "ci_low", "ci_high")}
+    return pd.DataFrame(typed)[list(COLUMNS)]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step, readable by all and on the disk before it is visible."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,248 @@
+"""The table a run ends with, in 100 columns, and the same as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+GROUP = ("experiment", "task", "dataset", "partition", "alpha", "model", "request", "granularity")
+"""One table each."""
+SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
+CHECKPOINTS = ("trained", "unlearned", "recovered")
+MISSING = "–"
+GOLD = "★"
+
+Row = dict[str, Any]
+
+
+def summary_json(results: pd.DataFrame) -> dict[str, Any]:
+    """Return every metric of every model, averaged over seeds, ready for ``json.dumps``.
+
+    Parameters
+    ----------
+    results : DataFrame
+        As `evaluation.results.read_results` gives it.
+
+    Returns
+    -------
+    dict
+        ``groups``: a list of experiment, data set, split, model and request, each with ``rows``: method, preset,
+        variant (the cell, where one preset ran with several settings), checkpoint, seeds (how many), status, reason,
+        and ``metrics``: by name mean, std (sample, null for one seed) and reason. Missing numbers are null.
+    """
+    return {"groups": [dict(labels) | {"rows": rows} for labels, rows in _groups(results)]}
+
+
+def summary_table(results: pd.DataFrame) -> Table:
+    """Return the table people read: one block of rows a checkpoint, each led by the retrained model it is read against.
+
+    Parameters
+    ----------
+    results : DataFrame
+        As `evaluation.results.read_results` gives it; several requests or data sets give one table below the other.
+
+    Returns
+    -------
+    Table
+        Fits 100 columns.
+    """
+    tables = [_table(labels, rows) for labels, rows in _groups(results)]
+    if len(tables) == 1:
+        return tables[0]
+    stack = Table.grid()
+    for table in tables:
+        stack.add_row(table)
+        stack.add_row("")
+    return stack
+
+
+# ---------------------------------------------------------------------- from the tidy table to rows of models
+def _groups(results: pd.DataFrame) -> Iterator[tuple[Row, list[Row]]]:
+    for key, group in results.groupby(list(GROUP), dropna=False, sort=False):
+        labels = {name: _plain(value) for name, value in zip(GROUP, key, strict=True)}
+        yield labels, sorted(_models(group), key=_place)
+
+
+def _models(group: pd.DataFrame) -> Iterator[Row]:
+    """Yield one row a model; cells of other seeds are averaged, cells of other settings kept apart."""
+    group = group.assign(variant=_variants(group))
+    for key, rows in group.groupby(["method", "preset", "checkpoint", "variant"], sort=False):
+        method, preset, checkpoint, variant = key
+        bad = rows[~rows["status"].isin(["ok", "undefined", "underpowered", "not_applicable"])]
+        yield {
+            "method": method,
+            "preset": preset,
+            "checkpoint": checkpoint,
+            "variant": variant,
+            "seeds": len(rows[list(SEEDS)].drop_duplicates()),
+            "status": "ok" if bad.empty else str(bad["status"].iloc[0]),
+            "reason": "" if bad.empty else min(bad["reason"], key=len),  # the model's own, without a metric's
+            "metrics": {str(name): _average(found) for name, found in rows.groupby("metric", sort=True)},
+        }
+
+
+def _variants(group: pd.DataFrame) -> pd.Series:
+    """Return the cell's first characters where one method, preset and seed has several cells, else empty text."""
+    same = ["method", "preset", "checkpoint", *SEEDS]
+    cells = group.drop_duplicates([*same, "cell"])
+    several = cells[cells.duplicated(same, keep=False)]
+    crowded = set(zip(several["method"], several["preset"], strict=True))
+    named = [(method, preset) in crowded for method, preset in zip(group["method"], group["preset"], strict=True)]
+    return group["cell"].str[:6].where(pd.Series(named, index=group.index), "")
+
+
+def _average(rows: pd.DataFrame) -> dict[str, Any]:
+    values = rows["value"].dropna()
+    reasons = dict.fromkeys(reason for reason in rows["reason"] if reason)
+    return {
+        "mean": _plain(values.mean()),
+        "std": _plain(values.std(ddof=1)),
+        "seeds": len(values),
+        "reason": "; ".join(reasons),
+    }
+
+
+def _place(row: Row) -> tuple[Hashable, ...]:
+    """Order: original; then by checkpoint gold, the control arm, the methods by name."""
+    lead = {"original": 0, "retrain": 1, "fine-tuning": 2}
+    checkpoint = CHECKPOINTS.index(row["checkpoint"]) if row["checkpoint"] in CHECKPOINTS else len(CHECKPOINTS)
+    return checkpoint, lead.get(row["method"], 3), row["method"], row["preset"], row["variant"]
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value: numpy scalars as Python's, NaN and infinities as None."""
+    if pd.isna(value):
+        return None
+    number = value.item() if hasattr(value, "item") else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+# ---------------------------------------------------------------------- from rows of models to the page
+def _table(labels: Row, rows: list[Row]) -> Table:
+    metric = _metric_name(rows)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=_title(labels),
+        title_justify="left",
+        title_style="bold",
+        caption=_caption(labels, metric, rows),
+        caption_justify="left",
+        caption_style="",
+    )
+    table.add_column("")
+    for name in ("forget", "retain", "test", "MIA AUC", "L2", "KL", "time", "speedup"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    crowded = {row["method"] for row in rows if len({r["preset"] for r in rows if r["method"] == row["method"]}) > 1}
+    previous = "trained"
+    for row in rows:
+        if row["checkpoint"] != previous:
+            table.add_section()
+            table.add_row(Text(str(row["checkpoint"]), style="italic"))
+            previous = row["checkpoint"]
+        table.add_row(*_cells(row, metric, row["method"] in crowded), style=_style(row))
+    return table
+
+
+def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
+    part = ("speedup_total", "seconds_total") if row["checkpoint"] == "recovered" else ("speedup", "seconds_unlearn")
+    speedup, seconds = (_mean(row, name) for name in part)
+    return [
+        Text(_name(row, with_preset)),
+        *[_beside_gold(row, f"{split}_{metric}") for split in ("forget", "retain", "test")],
+        _beside_gold(row, "population_mia_auc"),
+        Text(_short(_mean(row, "retrain_gap_l2"))),
+        Text(_short(_mean(row, "retrain_gap_kl_forget"))),
+        Text(_duration(seconds)),
+        Text(MISSING if speedup is None or row["status"] != "ok" else f"{_short(speedup)}x"),
+        Text(str(row["status"])),
+    ]
+
+
+def _name(row: Row, with_preset: bool) -> str:
+    name = str(row["method"]) + (f" {GOLD}" if row["method"] == "retrain" else "")
+    return " ".join(part for part in (name, row["preset"] if with_preset else "", row["variant"]) if part)
+
+
+def _beside_gold(row: Row, metric: str) -> Text:
+    """Return a value with its signed distance to gold, such as ``0.59 +.02``."""
+    mean, delta = _mean(row, metric), _mean(row, f"delta_{metric}")
+    if mean is None:
+        return Text(MISSING)
+    text = Text(f"{mean:.2f}")
+    if row["method"] == "retrain" or delta is None:
+        return text.append(" " * 5)
+    return text.append(f" {round(delta, 2) + 0.0:+.2f}".replace("0.", ".", 1), style="dim")
+
+
+def _short(number: float | None) -> str:
+    """Write a number in about four characters."""
+    if number is None:
+        return MISSING
+    if number == 0:
+        return "0"
+    return (
+        f"{number:.3g}"
+        if 0.001 <= abs(number) < 100
+        else f"{number:.0f}"
+        if 100 <= abs(number) < 1e5
+        else f"{number:.0e}"
+    )
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return MISSING
+    return f"{_short(seconds)}s" if seconds < 6000 else f"{seconds / 3600:.1f}h"
+
+
+def _mean(row: Row, metric: str) -> float | None:
+    mean = row["metrics"].get(metric, {}).get("mean")
+    return None if mean is None else float(mean)
+
+
+def _style(row: Row) -> str:
+    if row["status"] != "ok":
+        return "red"
+    return {"retrain": "bold yellow", "original": "cyan"}.get(str(row["method"]), "")
+
+
+def _metric_name(rows: list[Row]) -> str:
+    """Return the task's metric, read off the names of the results."""
+    lead = "retain_train_"
+    names = {name.removeprefix(lead) for row in rows for name in row["metrics"] if name.startswith(lead)}
+    return next(iter(sorted(names - {"loss"})), "metric")
+
+
+def _title(labels: Row) -> str:
+    split = labels["partition"] if labels["alpha"] is None else f"{labels['partition']} {labels['alpha']:g}"
+    return " · ".join((labels["experiment"], labels["dataset"], split, labels["model"], labels["request"]))
+
+
+def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
+    """Say what the columns are, and why a model is not ok."""
+    where = "the removed records (forget) and on test" if labels["granularity"] == "sample" else "held-out records"
+    lines = [
+        f"{GOLD} retrained without the forgotten records: what every model is read against, at its checkpoint.",
+        f"forget, retain, test: {metric} on {where}, and the difference to {GOLD}.",
+        "MIA AUC: can losses tell forgotten records from never-seen ones? Only the distance to " + GOLD + " counts.",
+        f"L2, KL: distance to {GOLD} of the weights, and of the outputs on forget records.",
+        "time, speedup over retraining: of the unlearning step; recovered: with the recovery rounds.",
+    ]
+    if any(row["method"] == "fine-tuning" for row in rows):
+        lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")
+    if (seeds := max(row["seeds"] for row in rows)) > 1:
+        lines.append(f"Means over up to {seeds} combinations of seeds; their spread is in results.csv.")
+    text = Text().append("\n".join(lines), style="dim")
+    for row in rows:
+        if row["status"] != "ok":
+            text.append(f"\n{_name(row, False)} {row['checkpoint']}: {row['status']}: {row['reason']}", style="red")
+    return text

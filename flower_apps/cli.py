@@ -1,0 +1,307 @@
+"""The `lethe` command. Parses, calls the room that does the work, prints. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from flower_apps.places import Places, open_run_folder, outside_checkout, resolve_home
+from partitions.errors import BadInput, RunFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flower_apps.settings import GroupSettings
+
+DEFAULT_EXPERIMENT = "quickstart"
+
+app = typer.Typer(
+    help="Federated unlearning for medical imaging: run the methods, score them against retraining.",
+    no_args_is_help=True,
+    add_completion=False,
+    suggest_commands=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Experiments = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", show_default=False)]
+ManifestFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Experiments; default: ./experiments.yaml, else Lethe's own.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every experiment; METHOD.KEY for a method's."),
+]
+
+
+@app.command()
+def run(
+    experiments: Experiments = None,
+    manifest: ManifestFile = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one below the home's runs/.")] = None,
+    sets: Sets = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Groups of cells side by side.")] = 1,
+    workers: Annotated[int | None, typer.Option(min=1, help="Sites at work at once; default: cores / jobs.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to share out, real or logical; default: all.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    home: Home = None,
+) -> None:
+    """Run experiments: train, forget, retrain, score, and print how each method compares with retraining.
+
+    EXPERIMENT is a name in the manifest; without one it is quickstart.
+    """
+    from flower_apps.manifest import default_manifest, load_manifest
+    from flower_apps.preflight import check_groups
+
+    names = list(dict.fromkeys(experiments or [DEFAULT_EXPERIMENT]))
+    root = resolve_home(home)
+    path = manifest or default_manifest()
+    groups = load_manifest(path).groups(names, sets or [])
+    check_groups(groups)
+    from flower_apps.command_run import run_experiments
+
+    with _run_folder(root, out, "+".join(names)) as folder:
+        code = run_experiments(
+            groups,
+            home=root,
+            out=folder,
+            workers=workers or max(1, _cores() // jobs),
+            jobs=jobs,
+            gpus=_visible_gpus(groups) if gpus is None else gpus,
+            json_output=as_json,
+            fresh=fresh,
+            manifest=path,
+        )
+    raise typer.Exit(code)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the unlearning methods: what each can forget, what it needs and where it comes from."""
+    from flower_apps.explain import method_rows, methods_table
+
+    rows = method_rows()
+    _print(rows, methods_table(rows), as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False, home: Home = None) -> None:
+    """List the data sets, their licences and whether they are here."""
+    from flower_apps.explain import dataset_rows, datasets_table
+
+    rows = dataset_rows(resolve_home(home))
+    _print(rows, datasets_table(rows), as_json)
+
+
+@data_app.command("fetch")
+def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME...")], home: Home = None) -> None:
+    """Fetch data sets by name into the data folder."""
+    from partitions.catalogue import DATASETS
+
+    root = resolve_home(home)
+    for dataset in [DATASETS.get(name) for name in names]:
+        dataset.fetch(root, typer.echo)
+        typer.echo(f"{dataset.name}: here")
+
+
+@data_app.command("check")
+def data_check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    home: Home = None,
+) -> None:
+    """Check fetched data sets: files, checksums, constant images. Exit code 1 when something is wrong.
+
+    Without a NAME it checks every set that is here.
+    """
+    from flower_apps.explain import is_fetched
+    from partitions.catalogue import DATASETS
+
+    root = resolve_home(home)
+    chosen = names or [name for name in DATASETS.names() if is_fetched(name, root)]
+    if not chosen:
+        typer.echo(f"no data set is in {root / 'data'} yet; fetch one with `lethe data fetch NAME`")
+    problems = {dataset.name: dataset.check(root) for dataset in [DATASETS.get(name) for name in chosen]}
+    for name, found in problems.items():
+        typer.echo(f"{name}: {'; '.join(found) or 'ok'}")
+    raise typer.Exit(1 if any(problems.values()) else 0)
+
+
+@app.command()
+def partition(
+    experiment: Annotated[str, typer.Argument()] = DEFAULT_EXPERIMENT,
+    manifest: ManifestFile = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Heat map; default: below the home's partitions/.")
+    ] = None,
+    as_json: AsJson = False,
+    home: Home = None,
+) -> None:
+    """Show how an experiment's records lie on its sites: a table and a heat map."""
+    from flower_apps.explain import draw_split, make_split, makeup_table, splits_of
+    from flower_apps.manifest import default_manifest, load_manifest
+
+    root = resolve_home(home)
+    groups = load_manifest(manifest or default_manifest()).groups([experiment], sets or [])
+    named = outside_checkout("out", out) if out else None
+    shown = []
+    for number, settings in enumerate(splits_of(groups)):
+        made = make_split(settings, root)
+        png = named or root / "partitions" / f"{experiment}-{made.summary['fingerprint'][:8]}.png"
+        if named and number:
+            png = named.with_stem(f"{named.stem}-{number + 1}")
+        draw_split(made, png)
+        shown.append({**made.summary, "heatmap": str(png), "sites": made.rows})
+        if not as_json:
+            console = _console()
+            console.print(makeup_table(made))
+            console.print(f"heat map: {png}", soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(shown, indent=1))
+
+
+@app.command()
+def doctor(as_json: AsJson = False, home: Home = None) -> None:
+    """Check this machine: versions, devices, memory, disk, leftovers. Exit code 1 when something stops a run."""
+    from flower_apps.doctor import checks_table, examine
+
+    checks = examine(resolve_home(home))
+    _print([check.to_row() for check in checks], checks_table(checks), as_json)
+    raise typer.Exit(1 if any(check.level == "stop" for check in checks) else 0)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    method: Annotated[str, typer.Argument(metavar="METHOD")],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="unlearned or recovered (original: trained); default: the last one.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="KEY=VALUE", help="Choose among cells: cell, request, preset, a seed, a key."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder; default: below the run's exports/.")] = None,
+    home: Home = None,
+) -> None:
+    """Write a model out: weights, a model card and a script that loads it.
+
+    RUN is a run folder, a name below runs/, or latest. METHOD is a method of the run, retrain or original.
+    """
+    from flower_apps.export import export_model
+
+    root = resolve_home(home)
+    folder = export_model(
+        Places(root).find_run(run), method, checkpoint=checkpoint, where=where or [], out=out, home=root
+    )
+    typer.echo(f"{folder}: weights.safetensors, MODEL_CARD.md, load.py")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 when interrupted.
+
+    Every error is one line on standard error; an unexpected one also names a file with its traceback.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=given, prog_name="lethe", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "lethe"
+        return _fail(f"{error.format_message()} See `{command} --help`.", 2)
+    except BadInput as error:
+        return _fail(str(error), 2)
+    except RunFailed as error:
+        return _fail(str(error), 1)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _fail(f"unexpected {type(error).__name__}: {error}; traceback: {_write_crash(given)}", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print("lethe: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _write_crash(given: Sequence[str]) -> Path:
+    """Write the traceback of the exception at hand below LETHE_HOME, or into the temporary folder; return the file."""
+    text = f"lethe {' '.join(given)}\n\n{traceback.format_exc()}"
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    named = [b for a, b in itertools.pairwise(given) if a == "--home"]
+    named += [a.removeprefix("--home=") for a in given if a.startswith("--home=")]
+    with contextlib.suppress(OSError, BadInput):
+        folder = resolve_home(named[0] if named else None) / "crashes"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+        return folder / name
+    path = Path(tempfile.gettempdir()) / f"lethe-{name}"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@contextlib.contextmanager
+def _run_folder(home: Path, out: Path | None, name: str) -> Iterator[Path]:
+    """Make the run folder, and take it away again when bad input ends the run before anything is in it."""
+    folder = open_run_folder(out) if out else Places(home).new_run(name)
+    try:
+        yield folder
+    except BadInput:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+
+
+def _cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _visible_gpus(groups: Sequence[GroupSettings]) -> int:
+    """Return the number of CUDA devices, 0 when no group could use one."""
+    if all(group.device in ("cpu", "mps") for group in groups):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _console() -> Console:
+    """Return a console that is 100 columns wide where there is no terminal to ask."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
+
+
+def _print(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(list(rows), indent=1))
+    else:
+        _console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""The ClientApp: decodes a message, lets the site do its operation, encodes the answer. One handler per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from clients.catalogue import OPERATIONS
+from clients.ops import Call, Op
+from clients.site import Site, open_site
+from flower_apps.places import resolve_home
+from flower_apps.settings import GroupSettings
+from flower_apps.sites import site_settings
+from strategies.wire import call_of, reply_content
+
+Handler = Callable[[Message, Context], Message]
+
+app = ClientApp()
+
+
+def site_of(context: Context) -> Site:
+    """Open the site that a node stands for: the ``site`` of its node config, else its simulated partition."""
+    settings = GroupSettings.parse(context.run_config)
+    home = resolve_home(settings.home)
+    name = str(context.node_config.get("site", ""))
+    partition_id = context.node_config.get("partition-id")
+    return open_site(site_settings(settings, Path(home)), None if name else int(str(partition_id)), name)
+
+
+def handler(op: Op) -> Handler:
+    """Return the function that answers one operation's messages."""
+
+    def answer(message: Message, context: Context) -> Message:
+        asked = call_of(message)
+        reply = op.run(site_of(context), Call(op.name, asked.state, asked.config, asked.states))
+        content = reply_content(
+            state=reply.state, metrics=reply.metrics, config=reply.config, tables=reply.tables, arrays=reply.arrays
+        )
+        return Message(content=content, reply_to=message)
+
+    return answer
+
+
+for _name in OPERATIONS.names():
+    _op = OPERATIONS.get(_name)
+    getattr(app, _op.category)(_op.name)(handler(_op))

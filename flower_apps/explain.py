@@ -1,0 +1,213 @@
+"""Tables of what there is: methods, data sets, how a split's records lie on the sites. Starts no run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flower_apps.settings import GroupSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+Row = dict[str, Any]
+MOST_COLUMNS = 11
+"""Class columns that fit beside the totals in 100 columns."""
+CLASS_WIDTH = 66
+"""Characters left for class columns with their names as heads; more than that, and the names go below the table."""
+
+
+def method_rows() -> list[Row]:
+    """Return one row a registered method, by name."""
+    from strategies.registry import METHODS
+
+    methods = [METHODS.get(name) for name in METHODS.names()]
+    return [
+        {
+            "name": method.name,
+            "title": method.title,
+            "family": method.family,
+            "granularities": list(method.granularities),
+            "needs": [_plain(field.name) for field in fields(method.needs) if getattr(method.needs, field.name)],
+            "presets": sorted(method.presets),
+            "provenance": method.provenance,
+            "citation": method.citation,
+        }
+        for method in methods
+    ]
+
+
+def methods_table(rows: Sequence[Row]) -> Table:
+    """Return the methods as a table that reads at 100 columns."""
+    table = _table("Unlearning methods", "method", "family", "forgets", "needs", "what it is, from where, checked how")
+    table.leading = 1
+    for row in rows:
+        everything = len(row["granularities"]) == 4
+        table.add_row(
+            row["name"],
+            row["family"],
+            "anything" if everything else ", ".join(row["granularities"]),
+            "\n".join(row["needs"]) or "nothing",
+            _lines(row["title"], row["citation"], row["provenance"]),
+        )
+    return table
+
+
+def dataset_rows(home: Path) -> list[Row]:
+    """Return one row a registered data set, by name."""
+    from partitions.catalogue import DATASETS
+
+    datasets = [DATASETS.get(name) for name in DATASETS.names()]
+    facts = ("name", "title", "modality", "packaged", "licence", "source", "citation", "layout")
+    return [
+        {**{fact: getattr(dataset, fact) for fact in facts}, "here": is_fetched(dataset.name, home)}
+        for dataset in datasets
+    ]
+
+
+def is_fetched(name: str, home: Path) -> bool:
+    """Tell whether anything of the data set lies in the data folder."""
+    folder = home / "data" / name
+    return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+
+
+def datasets_table(rows: Sequence[Row]) -> Table:
+    """Return the data sets as a table that reads at 100 columns; larger sizes share a line with the smallest."""
+    table = _table("Data sets", "name", "here", "comes", "licence", "what it is")
+    for family in _families(rows):
+        first = family[0]
+        sizes = [row["name"].removeprefix(first["name"]) for row in family[1:]]
+        table.add_row(
+            _lines(first["name"], " ".join(sizes)),
+            ", ".join(row["name"].removeprefix(first["name"]) or "yes" for row in family if row["here"]) or "-",
+            "by name" if first["packaged"] else "by download",
+            first["licence"],
+            first["title"],
+        )
+    table.caption = "by name: `lethe data fetch NAME`. Sources and expected files: --json."
+    table.caption_justify = "left"
+    return table
+
+
+@dataclass(frozen=True)
+class MadeSplit:
+    """One data set spread over its sites.
+
+    Attributes
+    ----------
+    summary : dict
+        Data set, split, sites, records, dropped, fingerprint.
+    frame : DataFrame
+        Sites by classes and totals, as `partitions.makeup.makeup` gives it.
+    """
+
+    summary: Row
+    frame: pd.DataFrame
+
+    @property
+    def rows(self) -> list[Row]:
+        """One flat row a site."""
+        return [
+            {"site": str(site), **{str(column): int(value) for column, value in row.items()}}
+            for site, row in self.frame.iterrows()
+        ]
+
+
+def splits_of(groups: Sequence[GroupSettings]) -> list[GroupSettings]:
+    """Return the first group of each different split, in order."""
+    keys = ("dataset", "cap", "split", "sites", "alpha", "sole_holder", "holdout", "split_seed")
+    return list({tuple(getattr(group, key) for key in keys): group for group in reversed(groups)}.values())[::-1]
+
+
+def make_split(settings: GroupSettings, home: Path) -> MadeSplit:
+    """Spread a group's records over its sites; fetches and prepares the data set at first use."""
+    from flower_apps.sites import split_spec
+    from partitions.catalogue import DATASETS
+    from partitions.makeup import makeup
+    from partitions.partition import make_partition
+
+    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    partition = make_partition(data, split_spec(settings))
+    summary = {
+        "dataset": settings.dataset,
+        "split": settings.split,
+        "num_sites": len(partition.sites),
+        "records": len(data.targets),
+        "available": data.available,
+        "reference": len(partition.reference),
+        "dropped": partition.dropped,
+        "fingerprint": partition.fingerprint,
+    }
+    return MadeSplit(summary, makeup(data, partition))
+
+
+def draw_split(made: MadeSplit, png: Path) -> None:
+    """Draw the heat map of sites and classes."""
+    from partitions.makeup import draw_heatmap
+
+    draw_heatmap(made.frame, png)
+
+
+def makeup_table(made: MadeSplit) -> Table:
+    """Return the make-up as a table that reads at 100 columns; many classes become the three largest of each site."""
+    from partitions.makeup import TOTALS
+
+    facts = made.summary
+    classes = [str(name) for name in made.frame.columns if name not in TOTALS]
+    many = len(classes) > MOST_COLUMNS
+    named = [name if name == str(index) else f"{index} {name}" for index, name in enumerate(classes)]
+    roomy = sum(len(head) + 3 for head in named) <= CLASS_WIDTH
+    heads = ["largest classes"] if many else named if roomy else [str(index) for index in range(len(classes))]
+    title = f"{facts['dataset']}, {facts['split']} split: {facts['records']} records at {facts['num_sites']} sites"
+    table = _table(title, "site", "train", "held out", "patients", *heads)
+    for column in table.columns[1 : 4 if many else None]:
+        column.justify = "right"
+    for site, row in made.frame.iterrows():
+        counts = [int(row[name]) for name in classes]
+        cells = [_largest(counts)] if many else [str(count) for count in counts]
+        table.add_row(str(site), *(str(int(row[total])) for total in TOTALS), *cells)
+    notes = [f"{facts['available']} records before the cap"] if facts["available"] != facts["records"] else []
+    notes += [f"{facts['dropped']} dropped for the sole holder"] if facts["dropped"] else []
+    notes += [f"classes: {', '.join(named)}"] if not roomy else []
+    table.caption = "; ".join([*notes, f"fingerprint {facts['fingerprint'][:12]}"])
+    table.caption_justify = "left"
+    return table
+
+
+def _largest(counts: Sequence[int]) -> str:
+    """Return the three largest classes with their counts, and how many others a site holds."""
+    order = sorted((index for index, count in enumerate(counts) if count), key=lambda index: -counts[index])
+    others = f" and {len(order) - 3} others" if len(order) > 3 else ""
+    return ", ".join(f"class {index}: {counts[index]}" for index in order[:3]) + others
+
+
+def _families(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """Gather ``name``, ``name-64``, ``name-128`` ... into one list each, smallest first."""
+    names = {row["name"] for row in rows}
+    gathered: dict[str, list[Row]] = {}
+    for row in rows:
+        sized = re.fullmatch(r"(.+)-(\d+)", row["name"])
+        gathered.setdefault(sized[1] if sized and sized[1] in names else row["name"], []).append(row)
+    return [sorted(family, key=lambda row: (len(row["name"]), row["name"])) for family in gathered.values()]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(text for text in texts if text)
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    return table

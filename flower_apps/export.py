@@ -1,0 +1,318 @@
+"""Writes one model of a run out for others: plain weights, a model card, and a script that loads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flower_apps.places import outside_checkout
+from flower_apps.settings import GroupSettings
+from partitions.errors import BadInput, RunFailed, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from partitions.records import LoadedData
+
+CHECKPOINTS = ("trained", "unlearned", "recovered")
+ANCHORS = ("retrain", "original")
+_CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
+_OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "evaluate-seeds", "requests")
+_OF_MACHINE = ("home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories")
+_HEAD = (
+    "forget_",
+    "retain_",
+    "test_",
+    "forget_train_",
+    "retain_train_",
+    "population_mia_auc",
+    "retrain_gap_l2",
+    "retrain_gap_kl_",
+)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """One checkpoint of one cell, with everything the card tells of it.
+
+    `anchors` has the cell of the retrained and of the original model that it is read against, by method.
+    """
+
+    cell: Mapping[str, Any]
+    anchors: Mapping[str, str]
+    checkpoint: str
+    weights: Path
+    settings: GroupSettings
+    data: LoadedData
+
+
+def export_model(
+    run: Path, method: str, *, checkpoint: str | None, where: Sequence[str], out: Path | None, home: Path
+) -> Path:
+    """Write ``weights.safetensors``, ``MODEL_CARD.md`` and ``load.py`` of one checkpoint.
+
+    Parameters
+    ----------
+    run : Path
+        A run folder.
+    method : str
+        Method of the cell, ``"retrain"`` or ``"original"``.
+    checkpoint : str or None
+        ``"trained"``, ``"unlearned"`` or ``"recovered"``; None takes the last one the cell has.
+    where : sequence of str
+        ``key=value`` conditions that single out one cell: ``cell``, ``request``, ``preset``, ``train_seed``,
+        ``unlearn_seed`` or a setting.
+    out : Path or None
+        A folder that does not exist yet; None takes ``exports/<method>-<checkpoint>`` below the run.
+    home : Path
+        LETHE_HOME, for the data set's licence and classes.
+
+    Returns
+    -------
+    Path
+        The folder, which appears only once complete.
+
+    Raises
+    ------
+    BadInput
+        When no cell or more than one fits, the cell lacks the checkpoint, or `out` is taken.
+    RunFailed
+        When the run's weights are gone.
+    """
+    chosen = _choose(run, method, checkpoint, where, home)
+    target = outside_checkout("out", out or run / "exports" / f"{method}-{chosen.checkpoint}")
+    if target.exists():
+        raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    work.mkdir()
+    try:
+        _write_weights(chosen, work / "weights.safetensors")
+        (work / "load.py").write_text(_loading_script(chosen), encoding="utf-8")
+        (work / "MODEL_CARD.md").write_text(_model_card(chosen, _figures(run, chosen)), encoding="utf-8")
+        work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _choose(run: Path, method: str, checkpoint: str | None, where: Sequence[str], home: Path) -> _Chosen:
+    from partitions.catalogue import DATASETS
+
+    cells: list[dict[str, Any]] = json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]
+    names = {str(cell["method"]) for cell in cells}
+    if not names:
+        raise BadInput("run", str(run), "a run with at least one finished cell", "finish it with `lethe run`")
+    if method not in names:
+        raise unknown_name("method", method, names)
+    cell = _only([cell for cell in cells if cell["method"] == method and _fits(cell, where)], method, where)
+    had = {name: path for name, path in cell["checkpoints"].items() if path}
+    taken = checkpoint or next((name for name in reversed(CHECKPOINTS) if name in had), "")
+    if taken not in had:
+        reason = f"the cell is {cell['status']}" if cell["status"] != "ok" else ""
+        raise BadInput("checkpoint", taken, "one of " + (", ".join(had) or "none"), reason)
+    settings = GroupSettings.parse(cell["settings"])
+    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    return _Chosen(cell, _anchors(cell, cells), taken, Path(had[taken]), settings, data)
+
+
+def _anchors(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the cells of the same training, request and seeds that hold the retrained and the original model."""
+
+    def training(of: Mapping[str, Any]) -> list[Any]:
+        ignored = {*_OF_METHODS, *_OF_MACHINE}
+        own = sorted((key, value) for key, value in of["settings"].items() if key not in ignored)
+        return [own, *(of[key] for key in ("request", "train_seed", "unlearn_seed"))]
+
+    wanted = training(cell)
+    return {str(c["method"]): str(c["cell"]) for c in cells if c["method"] in ANCHORS and training(c) == wanted}
+
+
+def _fits(cell: Mapping[str, Any], where: Sequence[str]) -> bool:
+    for condition in where:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise BadInput("--where", condition, "key=value, such as request=client:patient-1")
+        facts = {**cell["settings"], **{name: cell[name] for name in _CELL_KEYS if name in cell}}
+        if key not in facts:
+            raise unknown_name("--where", key, facts)
+        if str(facts[key]) != value:
+            return False
+    return True
+
+
+def _only(cells: Sequence[Mapping[str, Any]], method: str, where: Sequence[str]) -> Mapping[str, Any]:
+    """Return the one cell, or the first of several with one model; raises `BadInput` that tells several apart."""
+    if cells and all(cell["checkpoints"] == cells[0]["checkpoints"] for cell in cells):
+        return cells[0]
+    if not cells:
+        raise BadInput("--where", " ".join(where), f"conditions that a cell of {method} meets", "drop one")
+    facts = [{**cell["settings"], **{name: cell.get(name, "") for name in _CELL_KEYS}} for cell in cells]
+    differing = [key for key in facts[0] if len({str(fact.get(key)) for fact in facts}) > 1 and key != "cell"]
+    values = {key: sorted({str(fact[key]) for fact in facts}) for key in differing or ["cell"]}
+    choices = "; ".join(f"{key}={' or '.join(found)}" for key, found in values.items())
+    raise BadInput("method", method, "a method with one cell", f"{len(cells)} fit: add --where with {choices}")
+
+
+def _write_weights(chosen: _Chosen, path: Path) -> None:
+    """Write the tensors under plain ``state_dict`` names."""
+    from safetensors.numpy import load_file, save_file
+
+    if not chosen.weights.is_file():
+        raise RunFailed(f"{chosen.weights} is gone; `lethe run` computes it again")
+    arrays = load_file(chosen.weights)
+    plain = {name.partition("/")[2] if "/" in name else name: array for name, array in arrays.items()}
+    save_file(plain, path, metadata={"format": "pt", **{key: str(chosen.cell[key]) for key in ("cell", "method")}})
+    path.chmod(0o644)
+
+
+def _loading_script(chosen: _Chosen) -> str:
+    settings, shape = chosen.settings, tuple(chosen.data.inputs.shape[1:])
+    return f'''"""Loads the model in this folder. Needs Lethe to be installed: it defines the network."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from clients.catalogue import TASKS
+from safetensors.torch import load_file
+
+CLASSES = {json.dumps(chosen.data.classes, ensure_ascii=False)}
+IMAGE_SHAPE = {shape!r}  # as the sites have them: uint8
+
+task = TASKS.get({json.dumps(settings.task)})
+model = task.build({json.dumps(settings.model)}, IMAGE_SHAPE, len(CLASSES))
+model.load_state_dict(load_file(Path(__file__).with_name("weights.safetensors")))
+model.eval()
+
+if __name__ == "__main__":
+    images = np.zeros((1, *IMAGE_SHAPE), dtype=np.uint8)
+    with torch.no_grad():
+        outputs = model(task.to_inputs(images))
+    print(f"loaded {{sum(p.numel() for p in model.parameters()):,}} parameters; output {{tuple(outputs.shape)}}")
+'''
+
+
+def _figures(run: Path, chosen: _Chosen) -> list[tuple[str, str, str, str]]:
+    """Return (metric, this model, retrained, original) as text, from ``results.csv``; empty when there is none."""
+    from evaluation.results import read_results
+
+    if not (run / "results.csv").is_file():
+        return []
+    results = read_results(run / "results.csv")
+    mine = results[(results["cell"] == chosen.cell["cell"]) & (results["checkpoint"] == chosen.checkpoint)]
+    if mine.empty:
+        return []
+    retrained, original = (results[results["cell"] == chosen.anchors.get(name, "none")] for name in ANCHORS)
+    retrained = retrained[retrained["checkpoint"] == chosen.checkpoint]
+    metrics = list(dict.fromkeys(mine["metric"]))
+    metrics.sort(key=lambda name: not name.startswith(_HEAD))
+    return [(name, *(_value(rows, name) for rows in (mine, retrained, original))) for name in metrics]
+
+
+def _value(rows: pd.DataFrame, metric: str) -> str:
+    found = rows.loc[rows["metric"] == metric, "value"].astype(float)
+    return f"{found.mean():.4g}" if found.notna().any() else "-"
+
+
+def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]]) -> str:
+    cell, settings, data = chosen.cell, chosen.settings, chosen.data
+    hidden = (*_OF_MACHINE, "original")
+    lines = [
+        f"# {settings.model} on {data.name}: {_title(str(cell['method']), str(cell['request']))}",
+        "",
+        _what_happened(chosen),
+        "",
+        *(
+            [f"**The cell's status is `{cell['status']}`: do not use this model.**", ""]
+            if cell["status"] != "ok"
+            else []
+        ),
+        "## What it was asked to forget",
+        "",
+        f"`{cell['request']}` ({_in_words(str(cell['request']))}).",
+        "",
+        "## Figures against the retrained model",
+        "",
+        *_figure_lines(figures),
+        "",
+        "An unlearned model is good when it is close to the retrained one, not when it forgets most. Figures come from "
+        "one federation and one set of seeds; they prove nothing about records outside it. Not for clinical use.",
+        "",
+        "## How to load it",
+        "",
+        "`python load.py`, or `safetensors.torch.load_file('weights.safetensors')` for the plain `state_dict`.",
+        "",
+        "## Data",
+        "",
+        f"{data.name}: {len(data.targets)} records, classes {', '.join(data.classes)}.",
+        f"Licence: {data.licence}. Source: {data.source}. Cite: {data.citation}.",
+        "The licence of the data may bind what is derived from it, this model included.",
+        "",
+        "## Settings",
+        "",
+        f"Cell `{cell['cell']}`, checkpoint `{chosen.checkpoint}`, train seed {cell['train_seed']}, "
+        f"unlearn seed {cell['unlearn_seed']}.",
+        "",
+        "| setting | value |",
+        "|---|---|",
+        *(f"| {key} | {value} |" for key, value in settings.to_run_config().items() if key not in hidden),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _title(method: str, request: str) -> str:
+    plain = {"original": "the original model", "retrain": f"retrained without {request}"}
+    return plain.get(method, f"{request} forgotten by {method}")
+
+
+def _what_happened(chosen: _Chosen) -> str:
+    """Say in a sentence or two how this model came to be, with the method's citation."""
+    from strategies.registry import METHODS
+
+    settings, method = chosen.settings, str(chosen.cell["method"])
+    trained = f"{settings.rounds} rounds of {settings.strategy}, split `{settings.split}`"
+    start = f"Imported from `{Path(settings.original).name}`" if settings.original else f"Trained with {trained}"
+    if method == "original":
+        return f"{start}, on every record: it has forgotten nothing."
+    recovery = f", then {settings.recovery_rounds} recovery rounds" if chosen.checkpoint == "recovered" else ""
+    if method == "retrain":
+        return f"Trained from scratch with {trained}, without the records below{recovery}: the gold standard."
+    known = METHODS.get(method)
+    config = json.dumps(chosen.cell["config"], sort_keys=True)
+    return (
+        f"{start}, then made to forget by {known.title} (`{method}`, preset `{chosen.cell['preset']}`, settings "
+        f"`{config}`){recovery}. Reference: {known.citation}. Provenance: {known.provenance}."
+    )
+
+
+def _figure_lines(figures: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    if not figures:
+        return ["The run has no results for this checkpoint."]
+    head = ["| metric | this model | retrained (gold) | original |", "|---|---|---|---|"]
+    return [*head, *(f"| {' | '.join(row)} |" for row in figures)]
+
+
+def _in_words(text: str) -> str:
+    """Say what a request means, step by step; "nothing" for the empty request."""
+    from partitions.requests import parse_request
+
+    words = []
+    for step in parse_request(text).steps if text else ():
+        names = " and ".join(step.values)
+        where = f"at {step.scope}" if step.scope else "at every site"
+        words.append(
+            {
+                "client": f"every record of {names}",
+                "class": f"every record of class {names}, at every site",
+                "patient": f"every record of the patient {names}, at every site",
+                "sample": f"a seeded {step.fraction:.0%} of the training records {where}",
+            }[step.granularity]
+        )
+    return "; then ".join(words) or "nothing"

@@ -1,0 +1,120 @@
+"""Where things lie: LETHE_HOME with data, stages, runs and Flower's own state. Never inside the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from partitions.errors import BadInput
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The folder that holds the rooms: the checkout, an installed package or the copy that Flower runs."""
+RUN_RECORD = "run.json"
+"""The file that makes a folder a run folder; a run never writes into a folder that is something else."""
+
+
+def resolve_home(given: Path | str | None = None) -> Path:
+    """Return LETHE_HOME as an absolute path: `given`, else the environment's, else ``~/.lethe``. Creates nothing.
+
+    Raises
+    ------
+    BadInput
+        When it lies inside the checkout, or is a file.
+    """
+    named = str(given or os.environ.get("LETHE_HOME", "") or "~/.lethe")
+    home = outside_checkout("LETHE_HOME", Path(named))
+    if home.exists() and not home.is_dir():
+        raise BadInput("LETHE_HOME", str(home), "a folder", "name another with --home or LETHE_HOME")
+    return home
+
+
+def outside_checkout(key: str, path: Path) -> Path:
+    """Return `path` absolute, with ``~`` resolved; raises `BadInput` naming `key` when it lies inside the checkout."""
+    resolved = path.expanduser().resolve()
+    if (ROOT / "pyproject.toml").is_file() and resolved.is_relative_to(ROOT):
+        raise BadInput(
+            key, str(resolved), f"a folder outside the checkout {ROOT}", "results there would go into the app"
+        )
+    return resolved
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders below one LETHE_HOME (absolute); each is made when it is first asked for."""
+
+    home: Path
+
+    @property
+    def data(self) -> Path:
+        """Fetched and prepared data sets."""
+        return self._made("data")
+
+    @property
+    def stages(self) -> Path:
+        """Cached stages."""
+        return self._made("stages")
+
+    @property
+    def runs(self) -> Path:
+        """Run folders."""
+        return self._made("runs")
+
+    @property
+    def flower(self) -> Path:
+        """Flower's own state, one folder a command."""
+        return self._made("flower")
+
+    def new_run(self, name: str) -> Path:
+        """Make and return the run folder ``runs/<time>-<name>``, with a number after it when that one is taken."""
+        stem = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'run'}"
+        for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+            folder = self.runs / f"{stem}{suffix}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+        raise BadInput("name", name, "a name with fewer than 1000 runs in this second")
+
+    def find_run(self, name: str) -> Path:
+        """Return the run folder that `name` means: a path, a folder below ``runs/``, or ``latest``.
+
+        Raises
+        ------
+        BadInput
+            When there is none, naming the newest ones.
+        """
+        runs = sorted((path.parent for path in self.runs.glob(f"*/{RUN_RECORD}")), reverse=True)
+        if name == "latest" and runs:
+            return runs[0]
+        for path in (Path(name).expanduser(), self.runs / name):
+            if (path / RUN_RECORD).is_file():
+                return path.resolve()
+        newest = ", ".join(path.name for path in runs[:5]) or "none yet"
+        raise BadInput("run", name, f"a run folder or a name below {self.runs} (newest: {newest})", "see `lethe run`")
+
+    def _made(self, name: str) -> Path:
+        folder = self.home / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise BadInput(
+                "LETHE_HOME", str(self.home), f"a folder one can write to ({reason})", "use --home"
+            ) from None
+        return folder
+
+
+def open_run_folder(out: Path) -> Path:
+    """Make the run folder that a person named, or take an earlier one on; raises `BadInput` for any other folder."""
+    folder = outside_checkout("out", out)
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / RUN_RECORD).exists())):
+        raise BadInput("out", str(folder), "a new or empty folder, or an earlier run's", "name another with --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput("out", str(folder), f"a folder one can write to ({error.strerror or error})") from None
+    return folder

@@ -1,0 +1,50 @@
+"""What can be refused before anything starts: every name in a group's settings, method settings, requests, paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flower_apps.settings import GroupSettings
+from partitions.errors import BadInput, unknown_name
+
+
+def check_groups(groups: Sequence[GroupSettings]) -> None:
+    """Check every group; raises `BadInput` at the first setting that no run could satisfy. Reads no data set."""
+    for settings in groups:
+        _check_names(settings)
+        if settings.original and not Path(settings.original).is_file():
+            raise BadInput("original", settings.original, "a safetensors file that exists")
+        _check_methods(settings)
+
+
+def _check_names(settings: GroupSettings) -> None:
+    from clients.catalogue import MODELS, TASKS
+    from partitions.catalogue import DATASETS, SPLITS
+
+    DATASETS.get(settings.dataset)
+    SPLITS.get(settings.split)
+    TASKS.get(settings.task)
+    MODELS.get(settings.model)
+
+
+def _check_methods(settings: GroupSettings) -> None:
+    """Check that every method exists, takes its settings and can forget at every granularity requested."""
+    from clients.catalogue import TASKS
+    from partitions.requests import parse_request
+    from strategies.registry import METHODS
+
+    if not settings.request_texts():
+        raise BadInput("requests", settings.requests, "at least one request", "such as client:patient-1")
+    requests = [parse_request(text) for text in settings.request_texts()]
+    overrides = settings.method_overrides()
+    methods = {name: METHODS.get(name) for name in settings.method_names()}
+    for name in overrides:
+        METHODS.get(name)
+        if name not in methods:
+            raise unknown_name("overrides", name, methods)
+    has_logits = TASKS.get(settings.task).has_logits
+    for name, method in methods.items():
+        method.resolve_config(settings.preset, overrides.get(name, {}))
+        for step in (step for request in requests for step in request.steps):
+            method.check(step.granularity, has_history=not settings.original, has_logits=has_logits)

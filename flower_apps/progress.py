@@ -1,0 +1,257 @@
+"""What a person sees while runs are on: a line per stage with rounds, loss, sites and time left, fed by events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+Event = Mapping[str, Any]
+
+PLAIN_EVERY = 10.0
+"""Seconds between two lines about the rounds of a stage where the output is no terminal."""
+BAR_WIDTH = 20
+WIDE, NARROW = 100, 80
+"""Columns of a terminal below which bars are half as wide, and below which there are none."""
+
+
+@dataclass
+class StageState:
+    """What the events have told about one stage; times in Unix seconds."""
+
+    run: str
+    label: str
+    rounds: int
+    done: int
+    started: float
+    round_started: float
+    first: int = field(init=False)
+    replied: set[str] = field(default_factory=set)
+    expected: int = 0
+    loss: float | None = None
+    metric: float | None = None
+    told: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.first = self.done
+
+    @property
+    def name(self) -> str:
+        """Return the label, after the run's name where there is one."""
+        return f"{self.run} · {self.label}" if self.run else self.label
+
+    @property
+    def share(self) -> float:
+        """Return the finished share, counting the sites of the round that is on; from 0 to 1."""
+        inside = min(len(self.replied) / self.expected, 1.0) if self.expected else 0.0
+        return min((self.done + inside) / self.rounds, 1.0) if self.rounds else 0.0
+
+    def left(self, now: float) -> float | None:
+        """Return the seconds left by the pace of the rounds so far; None before the first has finished."""
+        here = self.done - self.first
+        if here < 1 or self.done >= self.rounds:
+            return None
+        pace = (self.round_started - self.started) / here
+        return max(pace * (self.rounds - self.done) - (now - self.round_started), 0.0)
+
+
+class Progress:
+    """Shows runs as they go: live on a terminal, plain lines with the time elsewhere; a context manager.
+
+    Finished stages become one line above the live ones. Safe to feed from several threads.
+
+    Parameters
+    ----------
+    console : Console or None
+        Where to; default standard error, so that the output proper can be piped.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._stages: dict[tuple[str, str, str], StageState] = {}
+        self._waits: dict[str, tuple[str, float]] = {}
+        self._spinner = Spinner("dots", style="cyan")
+        self._lock = threading.RLock()
+        self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=5, transient=True)
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._stages.clear()
+            self._waits.clear()
+        self._live.stop()
+
+    def listener(self, run: str = "") -> Callable[[Event], None]:
+        """Return a function that takes the events of one run; give runs names when there are several."""
+        self._wait(run, "starting Flower", time.time())
+
+        def listen(event: Event) -> None:
+            with self._lock:
+                self._take(run, event)
+
+        return listen
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line above what is live."""
+        self._print(Text(text, style=style), text, time.time())
+
+    def _take(self, run: str, event: Event) -> None:
+        now = float(event.get("time", time.time()))
+        kind = event["kind"]
+        if kind == "run-started":
+            self._wait(run, "waiting for the sites", now)
+        elif kind == "note":
+            text = _named(run, str(event.get("text", "")))
+            self._print(Text(f"  {text}", style="dim"), text, now)
+        elif kind == "failed":
+            self._drop(run)
+            text = _named(run, f"failed: {event.get('reason', 'no reason')}")
+            self._print(Text(f"✗ {text}", style="bold red"), text, now)
+        elif kind == "finished":
+            self._drop(run)
+            self._wait(run, "Flower is ending the run", now)
+        elif kind == "stage-cached":
+            text = _named(run, f"{event.get('label')}: already there")
+            self._print(Text(f"· {text}", style="dim"), text, now)
+        elif "label" in event:
+            self._take_stage(run, event, now)
+
+    def _take_stage(self, run: str, event: Event, now: float) -> None:
+        key = (run, str(event.get("stage")), str(event["label"]))
+        kind = event["kind"]
+        if kind == "stage-finished":
+            if (stage := self._stages.pop(key, None)) is not None:
+                self._finish(stage, str(event.get("status", "ok")), now)
+                if not any(other == run for other, _, _ in self._stages):
+                    self._wait(run, "next stage", now)
+            return
+        if key not in self._stages:
+            self._waits.pop(run, None)
+            done = int(event.get("round") or 0) - (kind != "stage-started")
+            self._stages[key] = StageState(run, key[2], int(event.get("rounds") or 0), max(done, 0), now, now)
+            if not self._console.is_terminal:
+                self._print(Text(), f"{self._stages[key].name}: started{_of_rounds(self._stages[key])}", now)
+        stage = self._stages[key]
+        if kind == "round-started":
+            stage.rounds = max(stage.rounds, int(event.get("rounds") or event["round"]))
+            stage.expected = int(event.get("sites") or stage.expected)
+            stage.replied.clear()
+        elif kind == "reply":
+            stage.replied.add(str(event.get("site")))
+        elif kind == "round-finished":
+            stage.done = int(event["round"])
+            stage.loss, stage.metric = event.get("loss"), event.get("metric")
+            stage.expected = max(stage.expected, len(stage.replied))
+            stage.replied.clear()
+            stage.round_started = now
+            self._tell_round(stage, now)
+
+    def _tell_round(self, stage: StageState, now: float) -> None:
+        if not self._console.is_terminal and now - stage.told >= PLAIN_EVERY and stage.done < stage.rounds:
+            stage.told = now
+            parts = [f"round {stage.done}/{stage.rounds}", *_figures(stage), _clock(now - stage.started)]
+            if (left := stage.left(now)) is not None:
+                parts.append(f"{_clock(left)} left")
+            self._print(Text(), f"{stage.name}: {', '.join(parts)}", now)
+
+    def _finish(self, stage: StageState, status: str, now: float) -> None:
+        parts = [_of_rounds(stage).removeprefix(", "), *_figures(stage), _clock(now - stage.started)]
+        text = f"{stage.name}: {', '.join(part for part in parts if part)}"
+        if status == "ok":
+            self._print(Text.assemble(("✓ ", "green"), text), f"{text}, done", now)
+        else:
+            self._print(Text.assemble(("! ", "yellow"), text, (f", {status}", "yellow")), f"{text}, {status}", now)
+
+    def _wait(self, run: str, what: str, now: float) -> None:
+        with self._lock:
+            self._waits[run] = (what, now)
+
+    def _drop(self, run: str) -> None:
+        self._waits.pop(run, None)
+        for key in [key for key in self._stages if key[0] == run]:
+            del self._stages[key]
+
+    def _print(self, rich_text: Text, plain: str, now: float) -> None:
+        if self._console.is_terminal:
+            self._console.print(rich_text, soft_wrap=True)
+        else:
+            stamp = time.strftime("%H:%M:%S", time.localtime(now))
+            self._console.print(f"{stamp} {plain}", markup=False, highlight=False, soft_wrap=True)
+
+    def _render(self) -> RenderableType:
+        now = time.time()
+        with self._lock:
+            lines = self._stage_lines(now)
+            waits = [
+                Text(f"  {_named(run, what)} {_clock(now - since)}", style="dim")
+                for run, (what, since) in self._waits.items()
+                if now - since >= 0.5
+            ]
+        return Group(*lines, *waits)
+
+    def _stage_lines(self, now: float) -> list[Table]:
+        """Return the live stages as one table; names give way on a narrow terminal."""
+        stages = list(self._stages.values())
+        if not stages:
+            return []
+        statuses = [_status(stage, now) for stage in stages]
+        columns = self._console.width
+        bar = BAR_WIDTH if columns >= WIDE else BAR_WIDTH // 2 if columns >= NARROW else 0
+        status = max(map(len, statuses))
+        name = min(max(len(stage.name) for stage in stages), max(columns - 1 - bar - status - 6, 8))
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        for width in filter(None, (1, name, bar, status)):
+            lines.add_column(width=width, no_wrap=True, overflow="ellipsis")
+        for stage, text in zip(stages, statuses, strict=True):
+            share = ProgressBar(1.0, stage.share, width=bar, complete_style="cyan", finished_style="cyan")
+            lines.add_row(self._spinner, Text(stage.name), *([share] if bar else []), text)
+        return [lines]
+
+
+def _status(stage: StageState, now: float) -> Text:
+    """Return what stands after the bar: the round that is on, loss, sites that have replied, elapsed, time left."""
+    parts = [f"{min(stage.done + 1, stage.rounds)}/{stage.rounds}"] if stage.rounds > 1 else []
+    if stage.replied or stage.expected:
+        parts.append(f"{len(stage.replied)}/{stage.expected or '?'} sites")
+    parts += _figures(stage)[:1]
+    parts.append(_clock(now - stage.started))
+    if (left := stage.left(now)) is not None:
+        parts.append(f"{_clock(left)} left")
+    return Text("  ".join(parts))
+
+
+def _figures(stage: StageState) -> list[str]:
+    return [
+        f"{name} {value:.3f}" for name, value in (("loss", stage.loss), ("metric", stage.metric)) if value is not None
+    ]
+
+
+def _of_rounds(stage: StageState) -> str:
+    if stage.rounds <= 1:
+        return ""
+    resumed = f" from {stage.first + 1}" if stage.first else ""
+    return f", {stage.rounds} rounds{resumed}"
+
+
+def _named(run: str, text: str) -> str:
+    return f"{run} · {text}" if run else text
+
+
+def _clock(seconds: float) -> str:
+    """Return ``m:ss``, or ``h:mm:ss`` from an hour on."""
+    minutes, rest = divmod(int(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

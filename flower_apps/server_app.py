@@ -1,0 +1,55 @@
+"""The ServerApp: meets the sites, then executes the group of cells that the run's flat settings describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flower_apps.executor import GroupExecutor
+from flower_apps.places import Places, open_run_folder, resolve_home
+from flower_apps.runs import RunFolder, group_id
+from flower_apps.settings import GroupSettings
+from flower_apps.sites import FederatedSites, partition_of
+from partitions.errors import SiteLost
+from strategies.events import EventSink
+from strategies.federation import Federation
+from strategies.roster import meet_sites
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one group: everything it needs is in ``context.run_config`` (keys of `GroupSettings`)."""
+    settings = GroupSettings.parse(context.run_config)
+    home = resolve_home(settings.home)
+    folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
+    run = RunFolder(folder)
+    events = EventSink(run.events_path(group_id(settings)))
+    with told(events):
+        torch.set_num_threads(settings.threads)
+        run.add_group(group_id(settings), settings.to_run_config())
+        events.emit("note", text=f"results: {run.path}")
+        expected = settings.sites or len(partition_of(settings, home).sites)
+        roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)
+        federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
+        GroupExecutor(settings, home, run, FederatedSites(federation), federation, events).execute()
+
+
+@contextmanager
+def told(events: EventSink) -> Iterator[None]:
+    """Write how the run ended into its event file: Flower's own status comes late and without a reason."""
+    events.emit("run-started")
+    try:
+        yield
+    except BaseException as error:
+        kind = type(error).__name__
+        resumable = isinstance(error, SiteLost)
+        events.emit("failed", reason=str(error).strip() or kind, error=kind, resumable=resumable)
+        raise
+    events.emit("finished")

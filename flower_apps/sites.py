@@ -1,0 +1,146 @@
+"""What the coordinator knows of its sites: descriptions and selections, asked by message or, in simulation, locally."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from clients.site import SiteSettings, open_site
+from flower_apps.settings import GroupSettings
+from partitions.catalogue import DATASETS
+from partitions.errors import RunFailed
+from partitions.partition import Partition, SplitSpec, make_partition
+from partitions.requests import check_request, parse_request
+from strategies.base import RequestPlan, SiteCounts
+from strategies.federation import Federation
+from strategies.wire import SiteReply
+
+Facts = dict[str, dict[str, Any]]
+"""Site name to what that site answered, in the order of names."""
+
+
+class Sites(Protocol):
+    """The two questions every site answers without showing a record."""
+
+    def describe(self) -> Facts:
+        """Return name, counts, fingerprint and permissions of every site."""
+
+    def select(self, request: str, seed: int) -> Facts:
+        """Return how many records of every site a request means, and a hash of which."""
+
+
+def site_settings(settings: GroupSettings, home: Path) -> SiteSettings:
+    """Return the part of the settings that a site needs."""
+    return SiteSettings(
+        home=home,
+        dataset=settings.dataset,
+        cap=settings.cap,
+        split=split_spec(settings),
+        task=settings.task,
+        model=settings.model,
+        batch_size=settings.batch_size,
+        last_batch=settings.last_batch,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        precision=settings.precision,
+        channels_last=settings.channels_last,
+        threads=settings.threads,
+        device=settings.device,
+    )
+
+
+def split_spec(settings: GroupSettings) -> SplitSpec:
+    """Return how the records are spread over the sites."""
+    return SplitSpec(
+        name=settings.split,
+        sites=settings.sites,
+        alpha=settings.alpha,
+        sole_holder=settings.sole_holder,
+        holdout=settings.holdout,
+        seed=settings.split_seed,
+    )
+
+
+@cache
+def partition_of(settings: GroupSettings, home: Path) -> Partition:
+    """Return the simulated partition, fetching and preparing the data set when it is not there yet."""
+    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    return make_partition(data, split_spec(settings))
+
+
+class LocalSites:
+    """Simulated sites, opened in this process."""
+
+    def __init__(self, settings: GroupSettings, home: Path) -> None:
+        self._settings = site_settings(settings, home)
+        self._names = sorted(partition_of(settings, home).sites)
+
+    def describe(self) -> Facts:
+        """See `Sites.describe`."""
+        return {name: dict(open_site(self._settings, None, name).describe()) for name in self._names}
+
+    def select(self, request: str, seed: int) -> Facts:
+        """See `Sites.select`."""
+        return {
+            name: dict(open_site(self._settings, None, name).selection_summary(request, seed)) for name in self._names
+        }
+
+
+class FederatedSites:
+    """The sites of a running federation."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    def describe(self) -> Facts:
+        """See `Sites.describe`."""
+        return {name: dict(described) for name, described in self._federation.roster.described.items()}
+
+    def select(self, request: str, seed: int) -> Facts:
+        """See `Sites.select`."""
+        config = {"request": request, "request-seed": seed}
+        replies = answered(self._federation.ask("query", "select", self._federation.sites, config=config))
+        return {reply.site: {**reply.metrics, **reply.config} for reply in replies}
+
+
+def answered(replies: list[SiteReply]) -> list[SiteReply]:
+    """Return `replies` when every site answered; raises `RunFailed` naming the first that raised.
+
+    A training round may go on without a failed site; a question or a score that lacks one would be wrong.
+    """
+    for reply in replies:
+        if reply.error:
+            raise RunFailed(f"{reply.site} raised: {reply.error}")
+    return replies
+
+
+def check_sites(facts: Facts, request: str, selection: Facts) -> None:
+    """Refuse a request that names nobody, selects nothing or selects everything; raises `BadInput`."""
+    classes: list[str] = json.loads(str(next(iter(facts.values()))["classes"]))
+    counts = {name: (int(found["num-forget"]), int(found["num-retain"])) for name, found in selection.items()}
+    check_request(parse_request(request), list(facts), classes, counts)
+
+
+def request_plan(request: str, seed: int, selection: Facts) -> RequestPlan:
+    """Return what a strategy needs to know of a request."""
+    parsed = parse_request(request)
+    return RequestPlan(
+        text=parsed.text,
+        seed=seed,
+        granularity=parsed.steps[-1].granularity,
+        departed=parsed.departed,
+        counts={
+            name: SiteCounts(num_forget=int(found["num-forget"]), num_retain=int(found["num-retain"]))
+            for name, found in selection.items()
+        },
+    )
+
+
+def device_kind(facts: Facts) -> str:
+    """Return the one kind of device all sites compute on; raises `RunFailed` when they differ."""
+    kinds = sorted({str(found["device-kind"]) for found in facts.values()})
+    if len(kinds) > 1:
+        raise RunFailed(f"the sites compute on different kinds of device ({', '.join(kinds)}); set device explicitly")
+    return kinds[0]

@@ -1,0 +1,219 @@
+"""The stage cache: one folder a unit of work, keyed by all that determines its result, visible only when complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors.numpy import load_file, save_file
+
+from unlearning.state import State
+
+KINDS = ("train", "retrain", "unlearn", "recover", "score", "compare", "shadow", "relearn")
+
+
+def stage_key(parts: Mapping[str, Any]) -> str:
+    """Hash what determines a result: 24 hex digits of the SHA-256 of its canonical JSON."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A complete stage.
+
+    Attributes
+    ----------
+    folder : Path
+        Where its files lie.
+    record : dict
+        Contents of ``stage.json``: kind, key, parts, status, reason, cost, conditions, sha256, created and more.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The stage's key."""
+        return str(self.record["key"])
+
+    @property
+    def status(self) -> str:
+        """``"ok"`` or ``"diverged"``."""
+        return str(self.record["status"])
+
+    @property
+    def reason(self) -> str:
+        """Why the status is not ok; empty otherwise."""
+        return str(self.record["reason"])
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What the stage cost when it was computed."""
+        return dict(self.record["cost"])
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Host, workers, threads and jobs the cost was measured with."""
+        return dict(self.record["conditions"])
+
+    @property
+    def model_path(self) -> Path:
+        """The safetensors file of the stage's final state."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def history(self) -> Path:
+        """The folder of recorded rounds; it need not exist."""
+        return self.folder / "history"
+
+    @cached_property
+    def state(self) -> State:
+        """The stage's final state."""
+        return State.from_arrays(load_file(self.model_path))
+
+
+class StageWork:
+    """A stage being computed: its folder survives a crash, so that the next try resumes from what is there."""
+
+    def __init__(self, folder: Path, target: Path, kind: str, key: str, parts: Mapping[str, Any]) -> None:
+        self.folder, self._target, self._kind, self._key, self._parts = folder, target, kind, key, parts
+
+    @property
+    def history(self) -> Path:
+        """Folder for recorded rounds."""
+        return self.folder / "history"
+
+    def commit(
+        self,
+        *,
+        state: State | None = None,
+        status: str = "ok",
+        reason: str = "",
+        cost: Mapping[str, float] | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        keep_history: bool = False,
+        **extra: Any,
+    ) -> Stage:
+        """Write the final state and the record, then make the stage visible in one rename."""
+        if state is not None:
+            save_file(state.to_arrays(), self.folder / "model.safetensors")
+            (self.folder / "model.safetensors").chmod(0o644)
+        if not keep_history:
+            shutil.rmtree(self.history, ignore_errors=True)
+        record = {
+            "kind": self._kind,
+            "key": self._key,
+            "parts": self._parts,
+            "status": status,
+            "reason": reason,
+            "cost": dict(cost or {}),
+            "conditions": dict(conditions or {}),
+            "sha256": state.sha256() if state is not None else "",
+            "created": time.time(),
+            **extra,
+        }
+        (self.folder / "stage.json").write_text(json.dumps(record, indent=1, sort_keys=True))
+        _sync_folder(self.folder)
+        if self._target.exists():
+            _discard(self._target)
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.rename(self._target)
+        return Stage(self._target, record)
+
+
+class StageStore:
+    """All stages below one folder.
+
+    Parameters
+    ----------
+    root : Path
+        ``LETHE_HOME/stages``.
+    fresh_since : float
+        Stages and half-done work older than this time (seconds since the epoch) count as absent; 0 uses everything.
+    """
+
+    def __init__(self, root: Path, fresh_since: float = 0.0) -> None:
+        self.root, self._fresh_since = root, fresh_since
+
+    def folder(self, kind: str, key: str) -> Path:
+        """Return where a stage lies once complete."""
+        if kind not in KINDS:
+            raise ValueError(f"stage kind {kind!r} is not one of {', '.join(KINDS)}")
+        return self.root / kind / key
+
+    def find(self, kind: str, key: str) -> Stage | None:
+        """Return the complete stage, or None."""
+        folder = self.folder(kind, key)
+        try:
+            record = json.loads((folder / "stage.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return Stage(folder, record) if record["created"] >= self._fresh_since else None
+
+    @contextmanager
+    def claim(
+        self, kind: str, parts: Mapping[str, Any], waiting: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Stage | StageWork]:
+        """Yield the complete stage, or the exclusive right to compute it.
+
+        While another process computes the same stage this one waits, then finds it complete. The right ends with the
+        process, however it ends.
+        """
+        key = stage_key(parts)
+        target = self.folder(kind, key)
+        if found := self.find(kind, key):
+            yield found
+            return
+        work = self.root / ".work" / f"{kind}-{key}"
+        work.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(work.with_suffix(".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            waiting(f"{kind} {key[:8]} is being computed by another run; waiting for it")
+            lock.acquire()
+        try:
+            if found := self.find(kind, key):
+                yield found
+                return
+            self._prepare(work)
+            yield StageWork(work, target, kind, key, parts)
+        finally:
+            lock.release()
+
+    def _prepare(self, work: Path) -> None:
+        started = work / "started"
+        if work.exists() and (not started.exists() or started.stat().st_mtime < self._fresh_since):
+            shutil.rmtree(work)
+        work.mkdir(exist_ok=True)
+        if not started.exists():
+            started.touch()
+
+
+def _discard(folder: Path) -> None:
+    """Move a folder out of sight in one step, then delete it."""
+    trash = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
+    folder.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,240 @@
+"""One run, watched: its processes, its event file, what the SuperLink says, and what all three mean together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from flower_apps.control import Control, RunStatus
+from partitions.errors import RunFailed
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+Outcome = Literal["completed", "failed", "cancelled"]
+
+POLL = 0.1
+"""Seconds between two looks at the event file and the process."""
+STATUS_EVERY = 2.0
+"""Seconds between two questions to the SuperLink (20 ms of CPU each) while the run is on."""
+FIRST_EVENT_LIMIT = 180.0
+"""Seconds that the ServerApp may take to its first event."""
+VERDICT_LIMIT = 60.0
+"""Seconds between the ServerApp's last event, or its process's end, and Flower's verdict."""
+GONE_LIMIT = 3.0
+"""Seconds that Flower's verdict may take once the process is gone."""
+LOG_DELAY = 0.8
+"""Seconds that a line of the run's log takes to arrive here (Flower uploads every 0.2 s and streams every 0.5 s)."""
+GRACE = 1.0
+"""Seconds between TERM and KILL for the processes of one run."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one attempt ended.
+
+    Parameters
+    ----------
+    status, reason : str
+        As in `RunResult`.
+    resumable : bool
+        Whether another attempt goes on where this one stopped.
+    traceback : str
+        Where the ServerApp failed, when it said so.
+    """
+
+    status: Outcome
+    reason: str = ""
+    resumable: bool = False
+    traceback: str = field(default="", compare=False)
+
+
+class EventTail:
+    """New events of a JSON-lines file, from the present end on; a line that is still being written waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> Iterator[Event]:
+        """Yield the events written since the last call; lines that are no JSON object are skipped."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                    yield event
+
+
+class RunProcesses:
+    """The process of one run (ServerApp and Ray driver) with everything that it started.
+
+    Parameters
+    ----------
+    pid : int
+        The process of the run.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._root: psutil.Process | None = None
+        self._known: set[psutil.Process] = set()
+        with contextlib.suppress(psutil.Error):
+            self._root = psutil.Process(pid)
+            self._known = {self._root}
+
+    def alive(self) -> bool:
+        """Return whether the process of the run lives; what it started may still live when it does not."""
+        return self._root is not None and _lives(self._root)
+
+    def look(self) -> None:
+        """Remember what the run has started by now: later it may have lost its parent."""
+        parents = [self._root] if self._root is not None and _lives(self._root) else list(self._known)
+        for process in parents:
+            with contextlib.suppress(psutil.Error):
+                self._known.update(process.children(recursive=True))
+
+    def end(self, patience: float) -> None:
+        """Wait `patience` seconds for all to end, then TERM, then KILL after `GRACE` seconds."""
+        if self._gone_within(patience):
+            return
+        for process in self._known:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        while not self._gone_within(GRACE):
+            for process in self._known:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
+    def _gone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while True:
+            self.look()
+            self._known = {process for process in self._known if _lives(process)}
+            if not self._known or time.monotonic() >= deadline:
+                return not self._known
+            time.sleep(0.02)
+
+
+class RunWatch:
+    """Waits for the end of one submitted run. Silence is never success.
+
+    Parameters
+    ----------
+    link : Control
+        The SuperLink.
+    run_id : int
+        The run.
+    processes : RunProcesses
+        Its processes.
+    events : EventTail
+        Its event file.
+    on_event : callable
+        Gets every event.
+    """
+
+    def __init__(
+        self, link: Control, run_id: int, processes: RunProcesses, events: EventTail, on_event: OnEvent
+    ) -> None:
+        self._link, self._run_id, self._processes = link, run_id, processes
+        self._events, self._on_event = events, on_event
+        self._spoke = False
+        self._finished = False
+        self._failure: Ending | None = None
+
+    def wait(self, cancel: threading.Event) -> Ending:
+        """Return how the run ended: a ``failed`` event ends it at once, success needs the app's and Flower's word."""
+        begin = asked = time.monotonic()
+        quiet_since: float | None = None
+        while not cancel.is_set():
+            self._read()
+            if self._failure:
+                return self._failure
+            now = time.monotonic()
+            gone = not self._processes.alive()
+            if gone or self._finished:
+                quiet_since = quiet_since or now
+            if quiet_since or now - asked > STATUS_EVERY:
+                asked = now
+                self._processes.look()
+                status = self._link.status(self._run_id)
+                if status.finished:
+                    return self._verdict(status)
+            if gone and quiet_since and now - quiet_since > GONE_LIMIT:
+                return Ending("failed", "the run's process was killed (out of memory?)", resumable=True)
+            if quiet_since and now - quiet_since > VERDICT_LIMIT:
+                return Ending("failed", f"the run finished its work but did not end within {VERDICT_LIMIT:.0f} s")
+            if not self._spoke and now - begin > FIRST_EVENT_LIMIT:
+                return Ending("failed", f"the ServerApp gave no sign of life in {FIRST_EVENT_LIMIT:.0f} s")
+            cancel.wait(POLL)
+        return Ending("cancelled", "cancelled")
+
+    def _read(self) -> None:
+        for event in self._events.new():
+            self._spoke = True
+            self._finished |= event["kind"] == "finished"
+            if event["kind"] == "failed":
+                reason = _one_line(str(event.get("reason", ""))) or "the ServerApp failed without a reason"
+                traceback = str(event.get("traceback", ""))
+                self._failure = Ending("failed", reason, bool(event.get("resumable")), traceback)
+            self._on_event(event)
+
+    def _verdict(self, status: RunStatus) -> Ending:
+        self._read()  # the last events may have come after the last look
+        if self._failure:
+            return self._failure
+        if status.completed and self._finished:
+            return Ending("completed")
+        if status.completed:
+            return Ending("failed", "Flower reports success, but the ServerApp did not say that it finished")
+        reason = _one_line(status.details.removeprefix("Simulation failed with exception: "))
+        return Ending("failed", reason or f"Flower reports {status.state} without a reason")
+
+
+def follow_log(link: Control, run_id: int, path: Path) -> threading.Thread:
+    """Append the run's log to `path` as it comes, in a thread that ends with the run."""
+
+    def follow() -> None:
+        import httpx
+
+        with (
+            contextlib.suppress(httpx.HTTPError, RunFailed, OSError, ValueError),
+            path.open("a", encoding="utf-8") as f,
+        ):
+            for piece in link.log(run_id):
+                f.write(piece)
+                f.flush()
+
+    thread = threading.Thread(target=follow, name=f"log of run {run_id}", daemon=True)
+    thread.start()
+    return thread
+
+
+def append_to_log(path: Path, ending: Ending) -> None:
+    """Write at the end of a run's log how it ended: its process had no time left to do so."""
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{ending.traceback.rstrip()}\n{ending.status}: {ending.reason}\n")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False

@@ -1,0 +1,129 @@
+"""What a method says about itself, checked before anything runs, and the model of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from partitions.errors import BadInput, unknown_name
+
+DEFAULT_PRESET = "lethe"
+SHARED_PRESETS = ("lethe", "original", "safe")
+"""Presets that can be asked of every method; one that lacks it uses its `DEFAULT_PRESET`."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method must be given.
+
+    Attributes
+    ----------
+    history : bool
+        The recorded rounds of the original training.
+    forget_data, retain_data : bool
+        Sites open those records during the unlearning step.
+    logits : bool
+        The task has class logits.
+    departed_online : bool
+        The departing site takes part in the unlearning step.
+    """
+
+    history: bool = False
+    forget_data: bool = False
+    retain_data: bool = False
+    logits: bool = False
+    departed_online: bool = False
+
+
+def _kebab(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+class MethodConfig(BaseModel):
+    """Settings of a method: keys with hyphens, unknown ones refused, each with its range and source."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+
+    recovery_max_norm: Annotated[
+        float, Field(ge=0, description="gradient clip of this method's recovery; 0: the schedule's [METHODS 5]")
+    ] = 0.0
+
+    @classmethod
+    def keys(cls) -> dict[str, Any]:
+        """Return every key, hyphenated, with its default."""
+        return {_kebab(name): field.default for name, field in cls.model_fields.items()}
+
+
+class MethodDeclaration:
+    """The declaration that every method class makes through class attributes.
+
+    Attributes
+    ----------
+    name, title, citation, provenance, family : str
+        Registry name, name to print, paper, where the facts were checked, kind of method.
+    granularities : tuple of str
+        Of client, class, patient and sample, those it can forget at.
+    needs : Needs
+        What it must be given.
+    version : int
+        Raised when a change makes old results wrong.
+    Config : type of MethodConfig
+        Its settings.
+    presets : dict of str to dict
+        Settings by preset; "lethe" is the paper's.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    citation: ClassVar[str]
+    provenance: ClassVar[str]
+    family: ClassVar[str]
+    granularities: ClassVar[tuple[str, ...]]
+    needs: ClassVar[Needs]
+    version: ClassVar[int] = 1
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {DEFAULT_PRESET: {}}
+
+    @classmethod
+    def resolve_config(cls, preset: str = DEFAULT_PRESET, overrides: Mapping[str, Any] | None = None) -> MethodConfig:
+        """Return the settings of a preset with some of them replaced.
+
+        Raises
+        ------
+        BadInput
+            For a preset or key that does not exist, with the nearest name, or a value out of range.
+        """
+        if preset not in {*cls.presets, *SHARED_PRESETS}:
+            raise unknown_name("preset", preset, {*cls.presets, *SHARED_PRESETS})
+        given = {**cls.presets.get(preset, cls.presets[DEFAULT_PRESET]), **(overrides or {})}
+        known = cls.Config.keys()
+        for key in given:
+            if key not in known:
+                raise unknown_name(f"{cls.name} setting", key, known)
+        try:
+            return cls.Config.model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = str(first["loc"][0]) if first["loc"] else cls.name
+            described = cls.Config.model_fields[key.replace("-", "_")].description if key in known else ""
+            raise BadInput(
+                f"{cls.name}.{key}", first.get("input"), str(first["msg"]), f"{key} is {described}"
+            ) from None
+
+    @classmethod
+    def check(cls, granularity: str, *, has_history: bool, has_logits: bool) -> None:
+        """Refuse what this method cannot do; raises `BadInput` that says what to change."""
+        if granularity not in cls.granularities:
+            can = ", ".join(cls.granularities)
+            raise BadInput(
+                "requests", granularity, f"what {cls.name} can forget: {can}", f"drop {cls.name} from methods"
+            )
+        if cls.needs.history and not has_history:
+            raise BadInput(
+                "methods", cls.name, "methods that need no history", "train the original here instead of importing it"
+            )
+        if cls.needs.logits and not has_logits:
+            raise BadInput("methods", cls.name, "methods that need no class logits", "choose a task with classes")

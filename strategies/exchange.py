@@ -1,0 +1,100 @@
+"""One exchange of messages with the sites, all or nothing: a silent, dead or unreachable site ends the run at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from partitions.errors import RunFailed, SiteLost
+
+FailurePolicy = Literal["fail", "continue"]
+CLIENT_RAISED = 2
+"""Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION: the one failure after which a round may go on."""
+
+_WHAT = {
+    1: "could not load its ClientApp",
+    2: "raised",
+    3: "could not be given the message",
+    4: "gave no reply in time",
+    5: "is not reachable",
+    6: "refused the message",
+    7: "refused the app",
+    8: "stopped responding",
+}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    names: Sequence[str],
+    *,
+    timeout: float,
+    failure_policy: FailurePolicy = "fail",
+    on_reply: Callable[[str, Message, float], None] | None = None,
+) -> list[Message]:
+    """Push `messages`, pull until each is answered, and return the replies in the order of `messages`.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where to push to and pull from; `Grid.send_and_receive` is not used, since it hides unanswered messages.
+    messages : sequence of Message
+        One a recipient.
+    names : sequence of str
+        The recipients' names, for errors.
+    timeout : float
+        Seconds the whole exchange may take.
+    failure_policy : {"fail", "continue"}
+        After a client raised: end the run, or return its error reply among the others.
+    on_reply : callable, optional
+        Called with name, reply and the seconds since the push, in order of arrival.
+
+    Raises
+    ------
+    RunFailed
+        When a message cannot be sent, a recipient fails, or someone has not answered in `timeout` seconds.
+    """
+    started = time.monotonic()
+    waiting = _push(grid, messages, names)
+    place = {name: index for index, name in enumerate(names)}
+    replies: dict[int, Message] = {}
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            name = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if name is None:
+                continue
+            _refuse_fatal(name, reply, failure_policy)
+            replies[place[name]] = reply
+            if on_reply is not None:
+                on_reply(name, reply, time.monotonic() - started)
+        elapsed = time.monotonic() - started
+        if waiting and elapsed > timeout:
+            raise SiteLost(
+                f"no answer from {', '.join(sorted(waiting.values()))} in {timeout:.0f} s; raise timeout or look for a "
+                "dead worker in the log"
+            )
+        if waiting:
+            time.sleep(min(max(_FIRST_PAUSE, elapsed / 50), _LONGEST_PAUSE))
+    return [replies[index] for index in range(len(messages))]
+
+
+def _push(grid: Grid, messages: Sequence[Message], names: Sequence[str]) -> dict[str, str]:
+    if not messages:
+        return {}
+    ids = list(grid.push_messages(list(messages)))
+    if len(ids) != len(messages) or not all(ids):
+        raise RunFailed(f"{len(messages)} messages were to be sent, the SuperLink took {sum(map(bool, ids))}")
+    return dict(zip(ids, names, strict=True))
+
+
+def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy) -> None:
+    if not reply.has_error() or (reply.error.code == CLIENT_RAISED and failure_policy == "continue"):
+        return
+    what = _WHAT.get(reply.error.code, "failed")
+    kind = RunFailed if reply.error.code == CLIENT_RAISED else SiteLost
+    raise kind(f"{name} {what} (code {reply.error.code}): {(reply.error.reason or 'no reason given').strip()}")

@@ -1,0 +1,187 @@
+"""The table a run ends with, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from evaluation.results import COLUMNS
+from evaluation.tables import summary_json, summary_table
+
+METRICS = {
+    "forget_accuracy": 0.61,
+    "retain_accuracy": 0.75,
+    "test_accuracy": 0.72,
+    "retain_train_accuracy": 0.8,
+    "population_mia_auc": 0.52,
+    "delta_forget_accuracy": 0.02,
+    "delta_retain_accuracy": -0.15,
+    "delta_test_accuracy": 0.0,
+    "delta_population_mia_auc": -0.03,
+    "retrain_gap_l2": 0.44,
+    "retrain_gap_kl_forget": 0.0312,
+    "seconds_unlearn": 14.83,
+    "seconds_total": 23.8,
+    "speedup": 4.125,
+    "speedup_total": 2.5,
+}
+
+
+def model(method: str, checkpoint: str, **changes: Any) -> pd.DataFrame:
+    """Make the results rows of one model; `changes` replace columns, or metrics by name."""
+    label: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {
+        "cell": method,
+        "experiment": "quickstart",
+        "task": "classification",
+        "dataset": "lung-ct",
+        "partition": "natural",
+        "alpha": math.nan,
+        "model": "cnn",
+        "request": "client:patient-1",
+        "granularity": "client",
+        "method": method,
+        "preset": "" if method in ("original", "retrain") else "lethe",
+        "checkpoint": checkpoint,
+        "train_seed": 0,
+        "unlearn_seed": 0,
+        "evaluate_seed": 0,
+        "status": "ok",
+    }
+    label |= {key: value for key, value in changes.items() if key in COLUMNS}
+    values = METRICS | {key: value for key, value in changes.items() if key not in COLUMNS}
+    return pd.DataFrame([label | {"metric": name, "value": value} for name, value in values.items()])
+
+
+def results(*frames: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat(frames, ignore_index=True)
+
+
+def page(frame: pd.DataFrame, width: int = 100) -> str:
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(summary_table(frame))
+    return captured.get()
+
+
+def line(text: str, start: str) -> str:
+    return next(found for found in text.splitlines() if found.strip().startswith(start))
+
+
+ALL = results(
+    model("ga", "unlearned"),
+    model("fine-tuning", "recovered"),
+    model("retrain", "recovered", forget_accuracy=0.65),
+    model("ga", "recovered"),
+    model("fedrecovery", "unlearned", status="diverged", reason="the loss is not finite", test_accuracy=math.nan),
+    model("retrain", "unlearned", forget_accuracy=0.59),
+    model("original", "trained", forget_accuracy=0.83, speedup=math.nan),
+)
+
+
+def test_each_checkpoint_is_a_block_led_by_gold() -> None:
+    first_words = [found.split()[0] for found in page(ALL).splitlines() if found.strip()]
+    assert first_words[3:12] == [
+        "original",
+        "unlearned",
+        "retrain",
+        "fedrecovery",
+        "ga",
+        "recovered",
+        "retrain",
+        "fine-tuning",
+        "ga",
+    ]
+
+
+def test_values_stand_beside_their_distance_to_gold() -> None:
+    assert line(page(ALL), "ga").split() == (
+        ["ga", "0.61", "+.02", "0.75", "-.15", "0.72", "+.00", "0.52", "-.03", "0.44", "0.0312", "14.8s", "4.12x", "ok"]
+    )
+
+
+def test_gold_is_marked_and_has_no_distance_to_itself() -> None:
+    gold = line(page(ALL), "retrain")
+    assert "★" in gold
+    assert "+.02" not in gold
+
+
+def test_recovered_models_count_the_time_of_recovery() -> None:
+    recovered = page(ALL).split("recovered", 1)[1]
+    assert line(recovered, "ga").split()[-3:] == ["23.8s", "2.5x", "ok"]
+
+
+def test_a_diverged_model_shows_its_numbers_its_status_and_below_the_reason_but_no_speedup() -> None:
+    text = page(ALL)
+    row = line(text, "fedrecovery").split()
+    assert (row[1], row[5], row[-2], row[-1]) == ("0.61", "–", "–", "diverged")
+    assert "fedrecovery unlearned: diverged: the loss is not finite" in text
+
+
+def test_nothing_is_cut_or_wrapped_at_100_columns() -> None:
+    large = model("fedrecovery", "recovered", retrain_gap_l2=12345.6, seconds_total=250_000.0, status="diverged")
+    text = page(results(ALL, large))
+    assert "…" not in text
+    assert max(len(found.rstrip()) for found in text.splitlines()) <= 100
+    assert len([found for found in text.splitlines() if "fedrecovery" in found and "diverged" in found]) == 4
+    assert "69.4h" in text
+
+
+def test_seeds_are_averaged_with_their_sample_deviation() -> None:
+    frame = results(*(model("ga", "unlearned", train_seed=s, forget_accuracy=v) for s, v in enumerate((0.5, 0.6, 0.7))))
+    found = summary_json(frame)["groups"][0]["rows"][0]
+    assert found["seeds"] == 3
+    assert found["metrics"]["forget_accuracy"]["mean"] == pytest.approx(0.6)
+    assert found["metrics"]["forget_accuracy"]["std"] == pytest.approx(0.1)
+    assert "3 combinations of seeds" in page(frame)
+
+
+def test_one_seed_has_no_deviation() -> None:
+    assert summary_json(ALL)["groups"][0]["rows"][0]["metrics"]["forget_accuracy"]["std"] is None
+
+
+def test_two_settings_of_one_preset_are_never_averaged() -> None:
+    frame = results(
+        model("ga", "unlearned", cell="aaaaaa1"), model("ga", "unlearned", cell="bbbbbb2", forget_accuracy=0.1)
+    )
+    rows = summary_json(frame)["groups"][0]["rows"]
+    assert [(row["variant"], row["metrics"]["forget_accuracy"]["mean"]) for row in rows] == [
+        ("aaaaaa", 0.61),
+        ("bbbbbb", 0.1),
+    ]
+
+
+def test_presets_are_named_where_a_method_has_several() -> None:
+    text = page(results(ALL, model("ga", "unlearned", preset="safe", cell="other")))
+    assert "ga lethe" in text
+    assert "ga safe" in text
+    assert "fedrecovery lethe" not in text
+
+
+def test_every_request_has_its_own_table() -> None:
+    text = page(results(ALL, model("ga", "unlearned", request="class:5", granularity="class")))
+    assert "· client:patient-1" in text
+    assert "· class:5" in text
+
+
+def test_another_tasks_metric_is_shown() -> None:
+    renamed = ALL.assign(metric=ALL["metric"].str.replace("accuracy", "dice"))
+    assert line(page(renamed), "ga").split()[1] == "0.61"
+    assert "dice on held-out" in page(renamed)
+
+
+def test_json_has_no_nan_and_says_why_a_number_is_missing() -> None:
+    frame = model("ga", "unlearned", value=0, speedup=math.nan, retrain_gap_l2=math.inf)
+    frame.loc[frame["metric"] == "speedup", "reason"] = "timings not comparable"
+    text = json.dumps(summary_json(frame), allow_nan=False)
+    speedup = json.loads(text)["groups"][0]["rows"][0]["metrics"]["speedup"]
+    assert speedup == {"mean": None, "std": None, "seeds": 0, "reason": "timings not comparable"}
+
+
+def test_an_empty_table_is_an_empty_page() -> None:
+    assert summary_json(ALL.iloc[:0]) == {"groups": []}
+    assert page(ALL.iloc[:0]).strip() == ""

@@ -1,0 +1,228 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flower_apps import cli, places
+from partitions.errors import BadInput, RunFailed
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Stand in for the room that runs; what it was asked is kept, and what it returns or raises is set here."""
+    calls = {"then": 0}
+
+    def run_experiments(groups, **options):
+        calls.update(options, groups=groups)
+        if isinstance(calls["then"], Exception):
+            raise calls["then"]
+        return calls["then"]
+
+    module = ModuleType("flower_apps.command_run")
+    module.run_experiments = run_experiments
+    monkeypatch.setitem(sys.modules, "flower_apps.command_run", module)
+    return calls
+
+
+# lethe run
+def test_plain_run_is_the_quickstart_of_the_manifest_that_ships(asked, home):
+    assert cli.main(["run"]) == 0
+    assert [group.name for group in asked["groups"]] == ["quickstart"]
+    assert asked["out"].parent == home / "runs"
+    assert asked["home"] == home
+    assert asked["manifest"] == places.ROOT / "experiments.yaml"
+    assert (asked["jobs"], asked["json_output"], asked["fresh"], asked["gpus"]) == (1, False, False, 0)
+    assert asked["workers"] >= 1
+
+
+def test_every_option_arrives(asked, tmp_path):
+    manifest = tmp_path / "mine.yaml"
+    manifest.write_text("a: {}\nb: {}")
+    code = cli.main(
+        f"run b a --manifest {manifest} --out {tmp_path / 'o'} --set rounds=3 --set lr=1e-4 --jobs 2 --workers 3 "
+        f"--gpus 2 --fresh --json --home {tmp_path / 'h'}".split()
+    )
+    assert code == 0
+    assert [(g.name, g.rounds, g.lr) for g in asked["groups"]] == [("b", 3, 1e-4), ("a", 3, 1e-4)]
+    expected = {
+        "home": tmp_path / "h",
+        "out": tmp_path / "o",
+        "workers": 3,
+        "jobs": 2,
+        "gpus": 2,
+        "json_output": True,
+        "fresh": True,
+        "manifest": manifest,
+    }
+    assert {key: asked[key] for key in expected} == expected
+
+
+def test_the_exit_code_is_that_of_the_run(asked):
+    asked["then"] = 1
+    assert cli.main(["run"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run quikstart", "did you mean 'quickstart'"),
+        ("run --set roundz=3", "did you mean 'rounds'"),
+        ("run --set rounds=x", "a whole number from 1 up"),
+        ("run --set dataset=lung-cd", "did you mean 'lung-ct'"),
+        ("run --set methods=federeraser", "did you mean 'federaser'"),
+        ("run --set ga.max-nrom=5", "did you mean 'max-norm'"),
+        ("run --set fedquit.temperature=1 --set methods=ga", "overrides='fedquit'"),
+        ("run --set model=cnnn", "did you mean 'cnn'"),
+        ("run --set split=naturel", "did you mean 'natural'"),
+        ("run --set requests=cliant:patient-1", "client"),
+        ("run --set requests=", "at least one request"),
+        ("run --set original=none.safetensors", "a safetensors file that exists"),
+        ("run --manifest none.yaml", "--manifest FILE"),
+        ("run --jobs 0", "--jobs"),
+        ("run --jbos 2", "--jobs"),
+        ("rnu", "rnu"),
+        ("export none ga", "a run folder"),
+        ("data fetch lung-cd", "did you mean 'lung-ct'"),
+        ("data", "Usage"),
+    ],
+)
+def test_a_persons_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(arguments, says, asked, home, capfd):
+    assert cli.main(arguments.split()) == 2
+    shown = capfd.readouterr()
+    assert says in shown.err + shown.out
+    assert "Traceback" not in shown.err
+    assert shown.err.count("\n") == 1 or arguments == "data"
+    assert "groups" not in asked
+    assert list(home.glob("runs/*")) == []
+
+
+def test_bad_input_found_by_the_run_leaves_no_empty_run_folder(asked, home, capsys):
+    asked["then"] = BadInput("requests", "client:x", "one of patient-1", "fix it")
+    assert cli.main(["run"]) == 2
+    assert capsys.readouterr().err == "lethe: requests='client:x': allowed is one of patient-1; fix it\n"
+    assert list((home / "runs").iterdir()) == []
+
+
+def test_a_failed_run_is_one_line_and_exit_code_1(asked, capsys):
+    asked["then"] = RunFailed("worker died\nin round 2")
+    assert cli.main(["run"]) == 1
+    assert capsys.readouterr().err == "lethe: worker died in round 2\n"
+
+
+def test_the_unexpected_is_one_line_that_names_a_file_with_the_traceback(asked, home, capsys):
+    asked["then"] = ZeroDivisionError("oh")
+    assert cli.main(["run", "--set", "rounds=3"]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith("lethe: unexpected ZeroDivisionError: oh; traceback: ")
+    assert line.count("\n") == 1
+    log = Path(line.rsplit(" ", 1)[1].strip())
+    assert log.parent == home / "crashes"
+    assert "Traceback" in log.read_text()
+    assert log.read_text().startswith("lethe run --set rounds=3")
+
+
+def test_the_crash_log_follows_the_home_flag_and_falls_back_when_that_cannot_be_written(asked, tmp_path, capsys):
+    asked["then"] = ZeroDivisionError()
+    assert cli.main(["run", f"--home={tmp_path / 'other'}"]) == 1
+    assert str(tmp_path / "other" / "crashes") in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LETHE_HOME", str(tmp_path / "file"))
+        assert cli.main(["methods", "--json", "--home"]) == 2
+        assert cli._write_crash(["x"]).is_file()
+
+
+def test_an_interrupt_is_exit_code_130(asked, capsys):
+    asked["then"] = KeyboardInterrupt()
+
+    def raise_it(*_, **__):
+        raise KeyboardInterrupt
+
+    sys.modules["flower_apps.command_run"].run_experiments = raise_it
+    assert cli.main(["run"]) == 130
+
+
+# the rest
+def test_methods_lists_what_each_can_forget_and_where_it_comes_from(capsys):
+    assert cli.main(["methods", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"ga", "federaser", "fedquit", "fine-tuning", "retrain"} <= rows.keys()
+    assert set(rows["federaser"]) == {
+        "name",
+        "title",
+        "family",
+        "granularities",
+        "needs",
+        "presets",
+        "provenance",
+        "citation",
+    }
+    assert "history" in rows["federaser"]["needs"]
+    assert "history" not in rows["ga"]["needs"]
+    assert cli.main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("federaser" in line for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+def test_data_list_tells_what_is_here_and_its_licence(capsys):
+    assert cli.main(["data", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["lung-ct"]["licence"].startswith("CC BY-NC")
+    assert rows["lung-ct"]["here"] is False
+    assert cli.main(["data", "list"]) == 0
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 100
+
+
+def test_data_check_of_nothing_says_how_to_fetch(capsys):
+    assert cli.main(["data", "check"]) == 0
+    assert "lethe data fetch" in capsys.readouterr().out
+
+
+def test_partition_prints_every_site_and_draws_the_heat_map(capsys, tmp_path, home):
+    sets = ["--set", "dataset=digits", "--set", "split=dirichlet", "--set", "sites=3", "--set", "alpha=0.5"]
+    assert cli.main(["partition", *sets, "--json"]) == 0
+    (split,) = json.loads(capsys.readouterr().out)
+    assert [site["site"] for site in split["sites"]] == ["site-0", "site-1", "site-2"]
+    assert Path(split["heatmap"]).parent == home / "partitions"
+    assert Path(split["heatmap"]).read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["partition", *sets, "--out", str(tmp_path / "map.png")]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"site-{k}" in shown for k in range(3))
+    assert max(map(len, shown.splitlines()[:-1])) <= 100
+    assert (tmp_path / "map.png").exists()
+
+
+def test_partition_shows_each_different_split_once(capsys, tmp_path):
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text("a: {dataset: digits, split: iid, sites: [2, 3], lr: [0.1, 0.2]}")
+    assert cli.main(["partition", "a", "--manifest", str(manifest), "--json"]) == 0
+    assert [len(split["sites"]) for split in json.loads(capsys.readouterr().out)] == [2, 3]
+
+
+def test_a_drawing_never_goes_into_the_checkout(capsys):
+    assert cli.main(["partition", "--out", str(places.ROOT / "map.png")]) == 2
+    assert "outside the checkout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["data", "--help"], ["export", "--help"]])
+def test_help_is_readable_and_imports_neither_torch_nor_flower(arguments):
+    script = (
+        f"import sys\nfrom flower_apps.cli import main\ncode = main({arguments!r})\n"
+        "heavy = sorted({'torch', 'flwr', 'pandas', 'numpy', 'ray'} & sys.modules.keys())\n"
+        "print('HEAVY', heavy)\nsys.exit(code)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=places.ROOT)
+    assert shown.returncode == 0, shown.stderr
+    assert "HEAVY []" in shown.stdout

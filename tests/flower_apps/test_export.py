@@ -1,0 +1,172 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from clients.catalogue import TASKS
+from evaluation.results import COLUMNS, write_results
+from flower_apps import cli, places
+from flower_apps.settings import GroupSettings
+from unlearning.state import State
+
+SETTINGS = GroupSettings.parse(
+    {
+        "name": "t",
+        "dataset": "digits",
+        "cap": 20,
+        "split": "iid",
+        "sites": 3,
+        "requests": "client:site-1; sample:0.1@site-0",
+        "methods": "ga",
+        "overrides": '{"ga": {"max-norm": 5}}',
+    }
+)
+
+
+def model():
+    return TASKS.get("classification").build("cnn", (8, 8), 10)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(home):
+    """A run folder with an original, a retrained model and two cells of one method, with figures for the first."""
+    folder = home / "runs" / "20260101-000000-t"
+    weights = home / "stages" / "x" / "model.safetensors"
+    for path in (folder, weights.parent):
+        path.mkdir(parents=True)
+    torch.manual_seed(3)
+    save_file(State.from_module(model()).to_arrays(), weights)
+    both = {"unlearned": str(weights), "recovered": str(weights)}
+    cells = [
+        cell("o1", "original", checkpoints={"trained": str(weights)}),
+        cell("r1", "retrain", checkpoints=both),
+        cell("g1", "ga", checkpoints=both),
+        cell("g2", "ga", request="sample:0.1@site-0", checkpoints={"unlearned": str(weights)}, status="diverged"),
+    ]
+    other = SETTINGS.to_run_config() | {"lr": 0.5}
+    cells += [cell("r2", "retrain", checkpoints=both) | {"settings": other}]
+    (folder / "run.json").write_text(json.dumps({"created": 0, "cells": cells}))
+    rows = [
+        row("o1", "original", "trained", "forget_accuracy", 0.9),
+        row("r1", "retrain", "recovered", "forget_accuracy", 0.61),
+        row("r1", "retrain", "unlearned", "forget_accuracy", 0.11),
+        row("r2", "retrain", "recovered", "forget_accuracy", 0.99),
+        row("g1", "ga", "recovered", "forget_accuracy", 0.65),
+        row("g1", "ga", "recovered", "seconds_total", 12.5),
+        row("g2", "ga", "unlearned", "forget_accuracy", 0.22, request="sample:0.1@site-0"),
+    ]
+    write_results(folder, rows)
+    return folder
+
+
+def cell(name, method, *, request="client:site-1", checkpoints, status="ok"):
+    return {
+        "cell": name,
+        "method": method,
+        "preset": "lethe",
+        "request": request,
+        "train_seed": 0,
+        "unlearn_seed": 0,
+        "checkpoints": checkpoints,
+        "settings": SETTINGS.to_run_config(),
+        "status": status,
+        "config": {"max-norm": 5},
+    }
+
+
+def row(name, method, checkpoint, metric, value, request="client:site-1"):
+    facts = dict.fromkeys(COLUMNS, "") | {"alpha": 0.1, "train_seed": 0, "unlearn_seed": 0, "evaluate_seed": 0}
+    facts |= {"dataset": "digits", "partition": "iid", "model": "cnn", "request": request, "status": "ok"}
+    facts |= {"cell": name, "method": method, "checkpoint": checkpoint, "metric": metric, "value": value, "n": 5}
+    return facts | {"ci_low": float("nan"), "ci_high": float("nan")}
+
+
+def test_the_weights_are_the_plain_state_dict_of_the_model(run):
+    assert cli.main(["export", "latest", "retrain"]) == 0
+    found = load_file(run / "exports" / "retrain-recovered" / "weights.safetensors")
+    torch.manual_seed(3)
+    expected = model().state_dict()
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], tensor.numpy()) for name, tensor in expected.items())
+
+
+def test_the_script_loads_and_runs_the_model_anywhere(run, tmp_path):
+    out = tmp_path / "für andere"
+    assert cli.main(["export", str(run), "original", "--out", str(out)]) == 0
+    shown = subprocess.run(
+        [sys.executable, str(out / "load.py")], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "output (1, 10)" in shown.stdout
+
+
+def test_the_card_tells_what_was_forgotten_how_well_and_under_which_licence(run):
+    assert cli.main(["export", "latest", "ga", "--where", "request=client:site-1"]) == 0
+    card = (run / "exports" / "ga-recovered" / "MODEL_CARD.md").read_text()
+    assert "`client:site-1` (every record of site-1)" in card
+    assert 'Gradient ascent (`ga`, preset `lethe`, settings `{"max-norm": 5}`), then 5 recovery rounds' in card
+    assert "| forget_accuracy | 0.65 | 0.61 | 0.9 |" in card
+    assert "| seconds_total | 12.5 | - | - |" in card
+    assert "Licence: CC BY 4.0" in card
+    assert "| batch-size | 64 |" in card
+    assert str(run.parents[1]) not in card
+    assert "do not use this model" not in card
+
+
+def test_each_checkpoint_is_read_against_its_own_anchor(run):
+    where = ["--where", "request=client:site-1"]
+    assert cli.main(["export", "latest", "retrain", "--checkpoint", "unlearned", *where]) == 0
+    assert "| forget_accuracy | 0.11 | 0.11 | 0.9 |" in (run / "exports/retrain-unlearned/MODEL_CARD.md").read_text()
+
+
+def test_a_training_with_other_settings_in_the_same_run_is_no_anchor(run):
+    assert cli.main(["export", "latest", "retrain", "--where", "lr=0.5"]) == 0
+    assert "| forget_accuracy | 0.99 | 0.99 | - |" in (run / "exports/retrain-recovered/MODEL_CARD.md").read_text()
+
+
+def test_a_diverged_cell_says_so_in_its_card(run):
+    assert cli.main(["export", "latest", "ga", "--where", "cell=g2"]) == 0
+    card = (run / "exports" / "ga-unlearned" / "MODEL_CARD.md").read_text()
+    assert "status is `diverged`: do not use this model" in card
+    assert "a seeded 10% of the training records at site-0" in card
+    assert "| forget_accuracy | 0.22 | - | - |" in card
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("latest ga", "2 fit: add --where with request=client:site-1 or sample:0.1@site-0"),
+        ("latest gaa", "did you mean 'ga'"),
+        ("latest ga --where requst=x", "did you mean 'request'"),
+        ("latest ga --where request", "key=value"),
+        ("latest ga --where request=class:1", "conditions that a cell of ga meets"),
+        ("latest ga --where cell=g2 --checkpoint recovered", "one of unlearned; the cell is diverged"),
+        ("latest original --checkpoint recovered", "one of trained"),
+        ("lates ga", "newest: 20260101-000000-t"),
+    ],
+)
+def test_mistakes_are_one_line(run, arguments, says, capsys):
+    assert cli.main(["export", *arguments.split()]) == 2
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert shown.count("\n") == 1
+
+
+def test_nothing_is_overwritten_and_nothing_half_written_is_left(run, tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "taken")]) == 2
+    assert cli.main(["export", "latest", "retrain", "--out", str(places.ROOT / "model")]) == 2
+    (run.parent.parent / "stages" / "x" / "model.safetensors").unlink()
+    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "new")]) == 1
+    assert "`lethe run` computes it again" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "taken"}

@@ -1,0 +1,200 @@
+import json
+
+import pytest
+
+from flower_apps.manifest import default_manifest, load_manifest
+from flower_apps.settings import GroupSettings
+from flower_apps.strict_yaml import read_yaml
+from partitions.errors import BadInput
+
+
+@pytest.fixture
+def groups(tmp_path):
+    def read(text, *names, sets=()):
+        path = tmp_path / "mine.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_manifest(path).groups(names or ["a"], sets)
+
+    return read
+
+
+# YAML as people mean it
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E5", 1e5),
+        ("-.5", -0.5),
+        ("3", 3),
+        ("'3'", "3"),
+        ("012", 12),
+        ("yes", "yes"),
+        ("off", "off"),
+        ("true", True),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("client:patient-1", "client:patient-1"),
+        ("~", None),
+        ("[1e-3, no]", [1e-3, "no"]),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text, value):
+    found = read_yaml(f"key: {text}", "f.yaml")["key"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a:\n  lr: 1\n  rounds: 2\n  lr: 2\n", 4),
+        ("a: {x: 1,\n x: 2}\n", 2),
+        ("- {b: 1, b: 1}\n", 1),
+        ("x: &base {lr: 1}\ny:\n  <<: *base\n  k: 1\n  k: 2\n", 5),
+    ],
+)
+def test_a_key_written_twice_is_refused_with_its_line(text, line):
+    with pytest.raises(BadInput, match="each key once") as caught:
+        read_yaml(text, "f.yaml")
+    assert caught.value.key == f"f.yaml:{line}"
+
+
+def test_a_merged_mapping_may_be_overridden():
+    assert read_yaml("x: &b {lr: 1, k: 2}\ny:\n  <<: *b\n  lr: 3\n", "f")["y"] == {"lr": 3, "k": 2}
+
+
+@pytest.mark.parametrize("text", ["a: [1, 2", "a: b: c", "a:\n\tb: 1", "a: !!python/object:os.system x", "a: *none"])
+def test_what_is_not_plain_yaml_is_one_line_with_its_place(text):
+    with pytest.raises(BadInput, match=r"f\.yaml:\d") as caught:
+        read_yaml(text, "f.yaml")
+    assert "\n" not in str(caught.value)
+
+
+# experiments
+def test_an_experiment_is_the_defaults_with_its_own_values(groups):
+    assert groups("a: {lr: 1e-4, train-seed: '3'}") == [GroupSettings.parse({"name": "a", "lr": 1e-4, "train-seed": 3})]
+
+
+def test_a_list_makes_one_group_for_each_combination(groups):
+    found = groups("a: {train-seed: [0, 1], alpha: [0.1, 0.5, 1]}")
+    assert [(g.train_seed, g.alpha) for g in found] == [(s, a) for s in (0, 1) for a in (0.1, 0.5, 1.0)]
+
+
+def test_methods_requests_and_seeds_are_lists_within_a_group(groups):
+    (group,) = groups(
+        "a:\n  methods: [ga, fedquit]\n  unlearn-seeds: [0, 1]\n  evaluate-seeds: 5\n"
+        "  requests: ['client:patient-1,patient-3', class:5]\n"
+    )
+    assert group.method_names() == ["ga", "fedquit"]
+    assert group.request_texts() == ["client:patient-1,patient-3", "class:5"]
+    assert (group.seeds("unlearn"), group.seeds("evaluate")) == ([0, 1], [5])
+
+
+def test_a_list_within_requests_is_a_sequence(groups):
+    (group,) = groups("a: {requests: [[client:patient-1, class:5], class:0]}")
+    assert group.request_texts() == ["client:patient-1 > class:5", "class:0"]
+
+
+def test_methods_may_carry_their_settings(groups):
+    (group,) = groups("a: {methods: {ga: {max-norm: 5}, fedquit: }}")
+    assert group.method_names() == ["ga", "fedquit"]
+    assert group.method_overrides() == {"ga": {"max-norm": 5}}
+
+
+def test_extends_takes_over_what_is_not_written_again(groups):
+    base = "base: {rounds: 3, methods: {ga: {max-norm: 5}}}\n"
+    (group,) = groups(base + "mid: {extends: base, lr: 0.5}\na: {extends: mid, methods: [ga]}")
+    assert (group.name, group.rounds, group.lr, group.overrides) == ("a", 3, 0.5, "")
+
+
+def test_several_experiments_keep_their_order_and_repeats_go(groups):
+    assert [g.name for g in groups("a: {}\nb: {}", "b", "a", "b")] == ["b", "a"]
+
+
+def test_a_relative_original_lies_beside_the_manifest_and_from_set_in_the_working_directory(
+    groups, tmp_path, monkeypatch
+):
+    assert groups("a: {original: m.safetensors}")[0].original == str(tmp_path / "m.safetensors")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert groups("a: {}", sets=["original=m.safetensors"])[0].original == str(tmp_path / "sub" / "m.safetensors")
+
+
+# --set
+def test_set_wins_over_the_manifest_in_every_group(groups):
+    assert [g.rounds for g in groups("a: {rounds: 3, lr: [1, 2]}", sets=["rounds=7"])] == [7, 7]
+
+
+def test_set_takes_lists_and_method_settings(groups):
+    found = groups("a: {methods: {ga: {max-norm: 5}}}", sets=["lr=[1e-3, 1e-2]", "ga.max-norm=1e-1", "ga.k=null"])
+    assert [g.lr for g in found] == [1e-3, 1e-2]
+    assert json.loads(found[0].overrides) == {"ga": {"k": None, "max-norm": 0.1}}
+
+
+def test_set_keeps_text_as_it_is(groups):
+    (group,) = groups("a: {}", sets=["requests=client:patient-1,patient-2; class:5", 'overrides={"ga": {"x": 1}}'])
+    assert group.request_texts() == ["client:patient-1,patient-2", "class:5"]
+    assert group.method_overrides() == {"ga": {"x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "says"),
+    [
+        ("a: {roundz: 3}", [], "a: setting='roundz'.*did you mean 'rounds'"),
+        ("a: {rounds: yes}", [], "a.rounds='yes'.*a whole number from 1 up"),
+        ("a: {}\nb: {lr: -1}", [], "b.lr=-1.*above 0"),
+        ("a: {lr: []}", [], "a.lr.*at least one value"),
+        ("a: {workers: 2}", [], "use --workers"),
+        ("a: {home: /tmp}", [], "use --home"),
+        ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
+        ("a: {extends: bb}\nbase: {}\nb: {}", [], "did you mean 'b'"),
+        ("a: 3", [], "a=3.*a mapping of settings"),
+        ("- a", [], "a mapping of experiment names"),
+        ("", [], "a mapping of experiment names"),
+        ("a: {methods: {ga: 3}}", [], "a mapping of settings each"),
+        ("a: {methods: {ga: {k: 1}}, overrides: '{}'}", [], "a.overrides"),
+        ("a: {methods: ['ga,fedquit']}", [], "a list of texts.*without ','"),
+        ("a: {rounds: {x: 1}}", [], "a.rounds"),
+        ("a: {}", ["roundz=3"], "--set: setting='roundz'.*did you mean 'rounds'"),
+        ("a: {}", ["rounds"], "--set='rounds'.*key=value"),
+        ("a: {}", ["rounds=x"], "a.rounds='x'"),
+        ("a: {}", ["jobs=2"], "use --jobs"),
+        ("a: {}", ["extends=b"], "write it in the manifest"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_them(groups, text, sets, says):
+    with pytest.raises(BadInput, match=says) as caught:
+        groups(text, sets=sets)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_experiment_names_the_nearest_and_the_file(groups):
+    with pytest.raises(BadInput, match=r"mine\.yaml; did you mean 'quickstart'"):
+        groups("quickstart: {}", "quikstart")
+
+
+def test_a_missing_manifest_is_named(tmp_path):
+    with pytest.raises(BadInput, match="--manifest"):
+        load_manifest(tmp_path / "none.yaml")
+
+
+def test_paths_with_spaces_and_other_alphabets_work(tmp_path):
+    path = tmp_path / "größe 研究" / "mes expériences.yaml"
+    path.parent.mkdir()
+    path.write_text("étude: {original: modèle.safetensors}", encoding="utf-8")
+    (group,) = load_manifest(path).groups(["étude"])
+    assert group.original == str(path.parent / "modèle.safetensors")
+
+
+def test_the_working_directorys_manifest_comes_before_the_one_that_ships(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert default_manifest().parent != tmp_path
+    assert "quickstart" in load_manifest(default_manifest()).experiments
+    (tmp_path / "experiments.yaml").write_text("mine: {}")
+    assert list(load_manifest(default_manifest()).experiments) == ["mine"]
+
+
+def test_the_quickstart_is_the_main_job():
+    (group,) = load_manifest(default_manifest()).groups(["quickstart"])
+    assert (group.dataset, group.split, group.request_texts()) == ("lung-ct", "natural", ["client:patient-1"])
+    assert group.method_names() == ["ga", "federaser", "fedquit"]

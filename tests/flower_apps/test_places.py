@@ -1,0 +1,85 @@
+import pytest
+
+from flower_apps.places import ROOT, Places, open_run_folder, outside_checkout, resolve_home
+from partitions.errors import BadInput
+
+
+def test_the_flag_wins_over_the_environment_which_wins_over_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("LETHE_HOME", raising=False)
+    assert resolve_home() == tmp_path / ".lethe"
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "env"))
+    assert resolve_home() == tmp_path / "env"
+    assert resolve_home(tmp_path / "flag") == tmp_path / "flag"
+
+
+def test_home_is_absolute_and_making_it_is_left_to_whoever_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve_home("home mit ümlaut") == tmp_path / "home mit ümlaut"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", ["results", "flower_apps/../out", ""])
+def test_nothing_goes_into_the_checkout(inside):
+    for check in (resolve_home, lambda path: outside_checkout("out", path), open_run_folder):
+        with pytest.raises(BadInput, match="outside the checkout"):
+            check(ROOT / inside)
+
+
+def test_a_link_into_the_checkout_is_seen_through(tmp_path):
+    (tmp_path / "link").symlink_to(ROOT)
+    with pytest.raises(BadInput, match="outside the checkout"):
+        resolve_home(tmp_path / "link" / "results")
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="a folder"):
+        resolve_home(tmp_path / "file")
+
+
+def test_a_home_one_cannot_make_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="--home"):
+        _ = Places(tmp_path / "file" / "home").data
+
+
+def test_the_folders_lie_below_home(tmp_path):
+    places = Places(tmp_path)
+    assert [p.name for p in (places.data, places.stages, places.runs, places.flower)] == [
+        "data",
+        "stages",
+        "runs",
+        "flower",
+    ]
+    assert all((tmp_path / name).is_dir() for name in ("data", "stages", "runs", "flower"))
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
+    made = {Places(tmp_path).new_run("a/b c") for _ in range(5)}
+    assert len(made) == 5
+    assert all(folder.parent == tmp_path / "runs" and "a-b-c" in folder.name for folder in made)
+
+
+def test_a_named_run_folder_must_be_new_empty_or_a_runs_own(tmp_path):
+    assert open_run_folder(tmp_path / "new" / "run").is_dir()
+    assert open_run_folder(tmp_path / "new" / "run").is_dir()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(BadInput, match="an earlier run's"):
+        open_run_folder(tmp_path / "thesis")
+    (tmp_path / "thesis" / "run.json").touch()
+    assert open_run_folder(tmp_path / "thesis") == tmp_path / "thesis"
+
+
+def test_a_run_is_found_by_path_name_or_as_the_latest(tmp_path):
+    places = Places(tmp_path)
+    for name in ("20250101-000000-old", "20260101-000000-new"):
+        (places.runs / name).mkdir()
+        (places.runs / name / "run.json").touch()
+    (places.runs / "20270101-000000-empty").mkdir()
+    assert places.find_run("latest").name == "20260101-000000-new"
+    assert places.find_run("20250101-000000-old").parent == places.runs
+    assert places.find_run(str(places.runs / "20250101-000000-old")).name == "20250101-000000-old"
+    with pytest.raises(BadInput, match="newest: 20260101-000000-new"):
+        places.find_run("none")

@@ -1,0 +1,153 @@
+"""The guarded local loop that ascent and distillation share: modes, clipping, roll back. Pure torch, no data access."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import SGD, Adam, Optimizer
+
+from unlearning.divergence import GROWTH, DivergenceGuard
+
+Batch = tuple[Tensor, Tensor]
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+BatchNormMode = Literal["eval", "train"]
+
+
+class Engine(Protocol):
+    """How a step is taken: a Lightning `Fabric` is one, `PlainTorch` another."""
+
+    def setup_optimizers(self, *optimizers: Optimizer) -> Any:
+        """Wrap the optimiser."""
+
+    def backward(self, tensor: Tensor) -> None:
+        """Run the backward pass, scaled where the precision asks for it."""
+
+    def clip_gradients(
+        self, module: nn.Module, optimizer: Optimizer, *, max_norm: float, error_if_nonfinite: bool
+    ) -> Any:
+        """Clip the gradients' total L2 norm."""
+
+
+class PlainTorch:
+    """The engine without a framework."""
+
+    def setup_optimizers(self, *optimizers: Optimizer) -> Optimizer:
+        """Return the optimiser as it is."""
+        return optimizers[0]
+
+    def backward(self, tensor: Tensor) -> None:
+        """Run the backward pass."""
+        torch.autograd.backward(tensor)
+
+    def clip_gradients(
+        self, module: nn.Module, optimizer: Optimizer, *, max_norm: float, error_if_nonfinite: bool
+    ) -> Tensor:
+        """Clip the gradients' total L2 norm."""
+        return nn.utils.clip_grad_norm_(module.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What a local loop did.
+
+    Attributes
+    ----------
+    status : {"ok", "diverged"}
+        On "diverged" the model holds its last usable state.
+    reason : str
+        Why it diverged.
+    steps, examples : int
+        Gradient steps taken and records processed, the rolled-back step included.
+    loss : float
+        Mean of the finite losses of the steps; NaN when there was none.
+    """
+
+    status: Literal["ok", "diverged"]
+    reason: str
+    steps: int
+    examples: int
+    loss: float
+
+
+def run_epochs(
+    model: nn.Module,
+    objective: Objective,
+    epochs: Iterable[Iterable[Batch]],
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    optimizer: Literal["sgd", "adam"] = "sgd",
+    max_norm: float = 0.0,
+    bn_mode: BatchNormMode = "eval",
+    engine: Engine | None = None,
+    growth: float = GROWTH,
+) -> LocalRun:
+    """Minimise ``objective(model, x, y)`` with a fresh optimiser, and stop at the last usable state.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Changed in place; the Fabric-wrapped module where `engine` is a Fabric.
+    objective : callable
+        ``(model, x, y) -> scalar Tensor``.
+    epochs : iterable of iterables of (x, y)
+        The batches of each epoch, on the model's device.
+    lr, momentum : float
+        Of SGD; Adam takes `lr` only. No weight decay.
+    max_norm : float
+        Clip of the gradients' L2 norm; 0: none.
+    bn_mode : {"eval", "train"}
+        Mode of BatchNorm layers; the rest of the model is in train mode. A batch of one record is always "eval".
+    growth : float
+        See `DivergenceGuard`.
+    """
+    engine = engine or PlainTorch()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    chosen = SGD(parameters, lr=lr, momentum=momentum) if optimizer == "sgd" else Adam(parameters, lr=lr)
+    wrapped = engine.setup_optimizers(chosen)
+    guard = DivergenceGuard(model, growth)
+    losses: list[float] = []
+    steps = examples = 0
+    usable, last = True, None
+    for x, y in (batch for epoch in epochs for batch in epoch):
+        set_modes(model, "eval" if len(x) == 1 else bn_mode)
+        wrapped.zero_grad()
+        loss = objective(model, x, y)
+        usable = guard.loss_is_usable(loss)
+        if not usable:
+            break
+        losses.append(float(loss.detach()))
+        engine.backward(loss)
+        if max_norm:
+            engine.clip_gradients(model, wrapped, max_norm=max_norm, error_if_nonfinite=False)
+        wrapped.step()
+        steps, examples, last = steps + 1, examples + len(x), (x, y)
+        usable = guard.step_is_usable()
+        if not usable:
+            break
+    if usable and last is not None:
+        usable = _end_is_usable(model, objective, last, guard)
+    wrapped.zero_grad()
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return LocalRun("ok" if usable else "diverged", guard.reason, steps, examples, mean)
+
+
+def set_modes(model: nn.Module, bn_mode: BatchNormMode) -> None:
+    """Put `model` in train mode, with its BatchNorm layers in `bn_mode`."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.train(bn_mode == "train")
+
+
+def _end_is_usable(model: nn.Module, objective: Objective, batch: Batch, guard: DivergenceGuard) -> bool:
+    # The state after the last step has had no loss yet; statistics stay as they are.
+    set_modes(model, "eval")
+    with torch.no_grad():
+        return guard.loss_is_usable(objective(model, *batch))
