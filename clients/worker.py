@@ -150,7 +150,7 @@ class Worker:
     def scorer(self, state: State, slot: int = 0) -> nn.Module:
         """Return an fp32 model in eval mode with the weights of `state`; one model a slot."""
         if slot not in self._scorers:
-            self._scorers[slot] = self._built().to(self.device).float().eval().requires_grad_(False)
+            self._scorers[slot] = self._built().to(self.device).eval().requires_grad_(False)
         state.load_into(self._scorers[slot])
         return self._scorers[slot]
 

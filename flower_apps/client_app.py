@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import ERROR
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.supercore import log
 
 from clients.catalogue import OPERATIONS
 from clients.ops import Call, Op
@@ -14,7 +16,7 @@ from clients.site import Site, open_site
 from flower_apps.places import resolve_home
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import site_settings
-from strategies.wire import call_of, reply_content
+from strategies.wire import call_of, error_reply, reply_content
 
 Handler = Callable[[Message, Context], Message]
 
@@ -31,9 +33,16 @@ def site_of(context: Context) -> Site:
 
 
 def handler(op: Op) -> Handler:
-    """Return the function that answers one operation's messages."""
+    """Return the function that answers one operation's messages, with the error where the operation fails."""
 
     def answer(message: Message, context: Context) -> Message:
+        try:
+            return work(message, context)
+        except Exception as error:
+            log(ERROR, "%s raised", op.name, exc_info=error)
+            return error_reply(message, error)
+
+    def work(message: Message, context: Context) -> Message:
         asked = call_of(message)
         reply = op.run(site_of(context), Call(op.name, asked.state, asked.config, asked.states))
         content = reply_content(

@@ -16,12 +16,13 @@ from rich.console import Console
 from evaluation.results import read_results
 from evaluation.tables import summary_json, summary_table
 from flower_apps.control import Scalar
-from flower_apps.executor import GroupExecutor, MissingStage
+from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
 from flower_apps.progress import Progress
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
+from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
 from strategies.events import EventSink
 

@@ -187,7 +187,9 @@ class Launcher:
         cancel: threading.Event,
         log_path: Path,
     ) -> Ending:
-        ending = Ending("cancelled", "interrupted")
+        ending = Ending("cancelled", "cancelled")
+        if cancel.is_set():
+            return ending
         with self._counted():
             try:
                 link = self._ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,7 @@ def told(events: EventSink) -> Iterator[None]:
     except BaseException as error:
         kind = type(error).__name__
         resumable = isinstance(error, SiteLost)
-        events.emit("failed", reason=str(error).strip() or kind, error=kind, resumable=resumable)
+        where = traceback.format_exc()
+        events.emit("failed", reason=str(error).strip() or kind, error=kind, resumable=resumable, traceback=where)
         raise
     events.emit("finished")

@@ -26,7 +26,7 @@ STATUS_EVERY = 2.0
 """Seconds between two questions to the SuperLink (20 ms of CPU each) while the run is on."""
 FIRST_EVENT_LIMIT = 180.0
 """Seconds that the ServerApp may take to its first event."""
-VERDICT_LIMIT = 60.0
+VERDICT_LIMIT = 120.0
 """Seconds between the ServerApp's last event, or its process's end, and Flower's verdict."""
 GONE_LIMIT = 3.0
 """Seconds that Flower's verdict may take once the process is gone."""

@@ -10,10 +10,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from partitions.errors import RunFailed, SiteLost
+from strategies.wire import CLIENT_RAISED, error_of
 
 FailurePolicy = Literal["fail", "continue"]
-CLIENT_RAISED = 2
-"""Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION: the one failure after which a round may go on."""
 
 _WHAT = {
     1: "could not load its ClientApp",
@@ -36,6 +35,7 @@ def exchange(
     timeout: float,
     failure_policy: FailurePolicy = "fail",
     on_reply: Callable[[str, Message, float], None] | None = None,
+    during: str = "",
 ) -> list[Message]:
     """Push `messages`, pull until each is answered, and return the replies in the order of `messages`.
 
@@ -53,6 +53,8 @@ def exchange(
         After a client raised: end the run, or return its error reply among the others.
     on_reply : callable, optional
         Called with name, reply and the seconds since the push, in order of arrival.
+    during : str
+        What the messages belong to, for errors, for example ``"round 2 of original"``.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def exchange(
             name = waiting.pop(reply.metadata.reply_to_message_id, None)
             if name is None:
                 continue
-            _refuse_fatal(name, reply, failure_policy)
+            _refuse_fatal(name, reply, failure_policy, during)
             replies[place[name]] = reply
             if on_reply is not None:
                 on_reply(name, reply, time.monotonic() - started)
@@ -92,9 +94,13 @@ def _push(grid: Grid, messages: Sequence[Message], names: Sequence[str]) -> dict
     return dict(zip(ids, names, strict=True))
 
 
-def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy) -> None:
+def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy, during: str) -> None:
     if not reply.has_error() or (reply.error.code == CLIENT_RAISED and failure_policy == "continue"):
         return
-    what = _WHAT.get(reply.error.code, "failed")
+    what, traceback = error_of(reply)
+    did = _WHAT.get(reply.error.code, f"failed (code {reply.error.code})")
     kind = RunFailed if reply.error.code == CLIENT_RAISED else SiteLost
-    raise kind(f"{name} {what} (code {reply.error.code}): {(reply.error.reason or 'no reason given').strip()}")
+    error = kind(f"{name} {did}{f' in {during}' if during else ''}: {what}")
+    if traceback:
+        error.add_note(f"At {name}:\n{traceback}")
+    raise error

@@ -141,6 +141,7 @@ class WatchedGrid(Grid):
             timeout=federation.timeout if timeout is None else timeout,
             failure_policy=federation.failure_policy,
             on_reply=self._tell,
+            during=f"round {self.round} of {self._label}" if self.round else self._label,
         )
 
     def _tell(self, site: str, reply: Message, elapsed: float) -> None:

@@ -43,7 +43,9 @@ class SiteRecord:
     status : {"ok", "empty", "rejected", "failed"}
         Aggregated; had no records; sent an update that is not usable; raised.
     reason : str
-        Why it was rejected or failed.
+        Why it was rejected or failed, in one line.
+    traceback : str
+        Where it raised; empty unless it failed.
     weight : float
         Share in the aggregate; the weights of a round sum to one.
     num_examples, num_forget, num_retain, num_batches : int
@@ -60,6 +62,7 @@ class SiteRecord:
 
     status: SiteStatus = "ok"
     reason: str = ""
+    traceback: str = ""
     weight: float = 0.0
     num_examples: int = 0
     num_forget: int = 0

@@ -305,7 +305,8 @@ class RecordedRounds(Strategy):
     def _contribution(self, before: State, reply: SiteReply) -> Contribution:
         record = _site_record(reply, epochs=int(self._ask.config.get("epochs", 1)))
         if reply.error:
-            return Contribution(reply.site, replace(record, status="failed", reason=reply.error.strip()), None)
+            record = replace(record, status="failed", reason=reply.error, traceback=reply.traceback)
+            return Contribution(reply.site, record, None)
         if reply.state is None or reply.count(self._weight_key) == 0:
             return Contribution(reply.site, replace(record, status="empty"), None)
         status = reply.text("status") or "ok"

@@ -7,6 +7,7 @@ A message holds ``arrays`` (the model), ``state.<name>`` (further models), ``con
 from __future__ import annotations
 
 import io
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -14,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import pandas as pd
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from unlearning.state import State, Tensors, Update
@@ -25,6 +26,10 @@ Arrays = dict[str, np.ndarray]
 
 MODEL, CONFIG, METRICS, TABLES = "arrays", "config", "metrics", "tables"
 FURTHER_STATE, FURTHER_ARRAYS = "state.", "arrays."
+
+CLIENT_RAISED = 2
+"""Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION: the one failure after which a round may go on."""
+_RAISED_AT = "\nraised at\n"
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class SiteReply:
     arrays : dict of str to dict of str to ndarray
         Further arrays by name.
     error : str
-        What the site raised, when the failure policy lets the others go on; empty otherwise.
+        What the site raised, in one line, when the failure policy lets the others go on; empty otherwise.
+    traceback : str
+        Where it raised that.
     bytes_down, bytes_up : int
         Array payload sent to this site and received from it.
     """
@@ -78,6 +85,7 @@ class SiteReply:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     arrays: dict[str, Arrays] = field(default_factory=dict)
     error: str = ""
+    traceback: str = ""
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -158,10 +166,27 @@ def reply_content(
     return content
 
 
+def error_reply(message: Message, error: Exception) -> Message:
+    """Answer `message` with what was raised, and where.
+
+    Raised through Flower, an exception would lose its traceback, and in a simulation its worker would never be given
+    another message.
+    """
+    where = "".join(traceback.format_exception(error))
+    return Message(Error(CLIENT_RAISED, f"{type(error).__name__}: {error}{_RAISED_AT}{where}"), reply_to=message)
+
+
+def error_of(message: Message) -> tuple[str, str]:
+    """Return what went wrong, in one line, and the traceback, which is empty unless `error_reply` sent it."""
+    what, _, where = (message.error.reason or "no reason given").partition(_RAISED_AT)
+    return " ".join(what.split()), where
+
+
 def reply_of(message: Message, site: str, bytes_down: int = 0) -> SiteReply:
     """Decode a site's answer; an error message gives a reply that holds only its reason."""
     if message.has_error():
-        return SiteReply(site, error=message.error.reason or "no reason given", bytes_down=bytes_down)
+        what, where = error_of(message)
+        return SiteReply(site, error=what, traceback=where, bytes_down=bytes_down)
     content = message.content
     records = content.array_records
     return SiteReply(

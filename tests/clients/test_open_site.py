@@ -92,3 +92,10 @@ def test_it_trains_on_real_images_from_the_map(settings: SiteSettings) -> None:
     reply = train(site, Call("train", state, {"seed": 0, "lr": 0.05, "epochs": 2}))
     assert reply.config["status"] == "ok"
     assert reply.metrics["num-examples"] == len(site.train)
+
+
+def test_the_hash_tells_what_is_retained_apart(settings: SiteSettings) -> None:
+    site = open_site(settings, 0)
+    sequence, alone = (site.selection_summary(text, 0) for text in ("class:1>class:2", "class:2"))
+    assert sequence["num-forget"] == alone["num-forget"]
+    assert sequence["train-hash"] != alone["train-hash"]

@@ -1,4 +1,4 @@
-"""A federation within the test's process: real ServerApp code, strategies, wire and ClientApp, without Flower's transport."""
+"""A federation in the test's process: real ServerApp code, strategies, wire and ClientApp, no Flower transport."""
 
 from __future__ import annotations
 

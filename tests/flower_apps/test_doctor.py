@@ -38,6 +38,13 @@ def test_a_stop_is_exit_code_1(monkeypatch, capsys):
     assert "mend it" in capsys.readouterr().out
 
 
+def test_an_unsupported_platform_is_told_what_to_use(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    platform = by_name(doctor.check_python())["platform"]
+    assert (platform.level, platform.found) == ("stop", "Windows")
+    assert "WSL" in platform.remedy
+
+
 def test_a_room_from_elsewhere_stops(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "clients", SimpleNamespace(__file__=str(tmp_path / "clients" / "__init__.py")))
     (check,) = doctor.check_rooms()

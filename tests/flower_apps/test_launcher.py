@@ -166,6 +166,13 @@ def test_a_second_failure_is_final(tmp_path, app, attempts):
     assert (result.status, len(made)) == ("failed", 2)
 
 
+def test_a_run_that_was_cancelled_before_its_turn_starts_nothing(tmp_path, app):
+    cancel = threading.Event()
+    cancel.set()
+    result = Launcher(tmp_path / "home", app_dir=app).run({}, {}, tmp_path / "events.jsonl", cancel=cancel)
+    assert result.status == "cancelled"
+
+
 def test_a_failure_names_its_log(tmp_path):
     with pytest.raises(RunFailed, match=r"no reason at all; log: .*run\.log"):
         RunResult("failed", "no reason at all", 1.0, tmp_path / "run.log").raise_for_status()

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.wire import CallParts, call_of
+from strategies.wire import CallParts, call_of, error_reply
 
 Handler = Callable[[str, str, CallParts], RecordDict]
-"""(site, message type, decoded call) -> content of the reply; raising gives Flower's error code 2."""
+"""(site, message type, decoded call) -> content of the reply; what it raises is answered as the ClientApp does."""
 
 
 class Silence(Exception):
@@ -82,5 +82,5 @@ class FakeGrid(Grid):
             reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = 1
         except Exception as error:
-            reply = Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+            reply = error_reply(message, error)
         self._ready[message.metadata.message_id] = reply

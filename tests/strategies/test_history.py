@@ -96,7 +96,9 @@ def test_a_truncated_newest_round_falls_back_to_the_one_before_and_says_so(tmp_p
 def test_a_round_being_written_is_not_seen(tmp_path, monkeypatch):
     writer = write(tmp_path, rounds=1)
 
-    def dies(*args, **kwargs):
+    def dies(tensors, path, **kwargs):
+        path.write_bytes(b"half")
+        assert not History(tmp_path).path(2).exists()
         raise OSError("disk full")
 
     monkeypatch.setattr("strategies.history.save_file", dies)

@@ -9,6 +9,7 @@ from strategies.wire import (
     array_bytes,
     call_content,
     call_of,
+    error_reply,
     from_record,
     make_message,
     reply_content,
@@ -79,6 +80,18 @@ def test_an_error_gives_a_reply_that_holds_its_reason():
     message.metadata.__dict__["_message_id"] = "1"
     reply = reply_of(Message(Error(2, "ValueError: no"), reply_to=message), "site-a")
     assert reply.error == "ValueError: no" and reply.state is None
+
+
+def test_what_a_site_raised_travels_as_one_line_and_its_traceback():
+    message = make_message("train", "train", 7, call_content(None, {}))
+    message.metadata.__dict__["_message_id"] = "1"
+    try:
+        raise ValueError("two\nlines") from KeyError("cause")
+    except ValueError as error:
+        reply = reply_of(error_reply(message, error), "site-a")
+    assert reply.error == "ValueError: two lines"
+    assert "KeyError: 'cause'" in reply.traceback
+    assert 'raise ValueError("two\\nlines")' in reply.traceback
 
 
 def test_what_a_site_did_not_send_reads_as_nothing():

@@ -1,0 +1,88 @@
+"""What identifies a result: the parts that stage keys and cell ids are hashed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+from flower_apps.settings import GroupSettings
+from flower_apps.sites import Facts, device_kind
+from flower_apps.stages import stage_key
+from strategies.base import RequestPlan
+
+CACHE_VERSION = 1
+"""Raised when a change makes old stages wrong."""
+
+Parts = dict[str, Any]
+
+
+class Identity:
+    """Everything that determines the results of a group; nothing of where and how fast they are computed.
+
+    Parameters
+    ----------
+    settings : GroupSettings
+        The group.
+    facts : Facts
+        What every site says of itself.
+    """
+
+    def __init__(self, settings: GroupSettings, facts: Facts) -> None:
+        self._settings, self._facts = settings, facts
+
+    @cached_property
+    def training(self) -> Parts:
+        """What determines the original model."""
+        settings = self._settings
+        server = {"fedprox": {"prox-mu": settings.prox_mu}, "fedadam": {"server-lr": settings.server_lr}}
+        return {
+            "cache": CACHE_VERSION,
+            "torch": version("torch"),
+            "flwr": version("flwr"),
+            "sites": [[name, found["fingerprint"]] for name, found in self._facts.items()],
+            "task": settings.task,
+            "model": settings.model,
+            "rounds": settings.rounds,
+            "local-epochs": settings.local_epochs,
+            "batch-size": settings.batch_size,
+            "last-batch": settings.last_batch,
+            "lr": settings.lr,
+            "momentum": settings.momentum,
+            "weight-decay": settings.weight_decay,
+            "strategy": {settings.strategy: server.get(settings.strategy, {})},
+            "fraction-train": settings.fraction_train,
+            "train-seed": settings.train_seed,
+            "precision": settings.precision,
+            "channels-last": settings.channels_last,
+            "threads": settings.threads,
+            "device": device_kind(self._facts),
+            "failure-policy": settings.failure_policy,
+        }
+
+    def scoring(self, reference: str) -> Parts:
+        """What determines the scores of given weights; `reference` is the reference set's fingerprint, or empty."""
+        keys = ("cache", "torch", "sites", "task", "model", "threads", "device")
+        return {**{key: self.training[key] for key in keys}, "reference": reference}
+
+    def request(self, plan: RequestPlan, selection: Facts) -> Parts:
+        """What a request means for training: which records, as one hash a site, and who leaves."""
+        resolved = {site: str(found["train-hash"]) for site, found in selection.items()}
+        return {"request": resolved, "departed": sorted(plan.departed)}
+
+    def cell(self, method: str, config: Mapping[str, Any], plan: RequestPlan, unlearn_seed: int) -> str:
+        """Return the id of a cell, 12 hex digits."""
+        settings = self._settings
+        parts = {
+            **self.training,
+            "method": method,
+            "config": dict(config),
+            "request": plan.text,
+            "request-seed": plan.seed,
+            "unlearn-seed": unlearn_seed,
+            "unlearn-epochs": settings.unlearn_epochs,
+            "recovery": [settings.recovery_rounds, settings.recovery_epochs, settings.recovery_max_norm],
+            "original": settings.original,
+        }
+        return stage_key(parts)[:12]

@@ -1,0 +1,216 @@
+"""Scores models at the sites and on the reference set, reads them against gold, and writes the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from clients.catalogue import TASKS
+from clients.scoring import comparison, scorecard
+from clients.site import Site, reference_view
+from evaluation.panel import ScoredModel, score_model
+from evaluation.results import write_results
+from flower_apps.identity import Identity, Parts
+from flower_apps.runs import RunFolder
+from flower_apps.settings import GroupSettings
+from flower_apps.sites import Facts, answered, site_settings
+from flower_apps.stages import Stage
+from flower_apps.workshop import Workshop
+from strategies.base import RequestPlan
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request under one unlearning seed.
+
+    Attributes
+    ----------
+    plan : RequestPlan
+        The request as the server sees it.
+    selection : Facts
+        How many records it means at each site, and hashes of which.
+    seed : int
+        Unlearning seed.
+    """
+
+    plan: RequestPlan
+    selection: Facts
+    seed: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One model of a case by its checkpoints.
+
+    Attributes
+    ----------
+    method, preset : str
+        ``original``, ``retrain`` (gold) or a method, and the method's preset.
+    config : mapping
+        The method's resolved settings.
+    checkpoints : mapping of str to Stage or None
+        ``trained`` for the original; ``unlearned`` and ``recovered`` for the others. There is no recovered model after
+        a diverged unlearning step.
+    """
+
+    method: str
+    preset: str
+    config: Mapping[str, Any]
+    checkpoints: Mapping[str, Stage | None]
+
+    @property
+    def last(self) -> Stage:
+        """The last checkpoint there is."""
+        return [stage for stage in self.checkpoints.values() if stage is not None][-1]
+
+
+class Scorer:
+    """Scores every arm of a group and writes the rows of its cells.
+
+    Parameters
+    ----------
+    settings : GroupSettings
+        The group.
+    home : Path
+        ``LETHE_HOME``.
+    run : RunFolder
+        Where results and the record of cells go.
+    workshop : Workshop
+        Finds or computes stages.
+    identity : Identity
+        What the keys of stages and cells are hashed from.
+    """
+
+    def __init__(
+        self, settings: GroupSettings, home: Path, run: RunFolder, workshop: Workshop, identity: Identity
+    ) -> None:
+        self._settings, self._home, self._run = settings, home, run
+        self._workshop, self._identity = workshop, identity
+        self._task = TASKS.get(settings.task)
+
+    def write(self, arm: Arm, gold: Arm, case: Case) -> None:
+        """Score an arm, read each checkpoint against gold's of the same name, and write rows and cell."""
+        cell = self._identity.cell(arm.method, arm.config, case.plan, case.seed)
+        for name, stage in arm.checkpoints.items():
+            anchor = gold.checkpoints["unlearned" if name == "trained" else name]
+            compared = None
+            if stage is not None and anchor is not None and arm is not gold:
+                compared = self._comparison(stage, anchor, f"{arm.method} {name}", case)
+            self._write_rows(cell, self._scored(arm, name, case), gold, compared, case)
+        self._run.add_cell(
+            {
+                "cell": cell,
+                "method": arm.method,
+                "preset": arm.preset,
+                "request": case.plan.text,
+                "train_seed": self._settings.train_seed,
+                "unlearn_seed": case.seed,
+                "checkpoints": {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None},
+                "config": dict(arm.config),
+                "settings": self._settings.to_run_config(),
+                "status": arm.last.status,
+            }
+        )
+
+    def _scored(self, arm: Arm, name: str, case: Case) -> ScoredModel:
+        """Return one checkpoint of an arm with its scores and costs."""
+        stage, first = arm.checkpoints[name], next(iter(arm.checkpoints.values()))
+        assert first is not None, "only a recovered checkpoint can be missing"
+        return ScoredModel(
+            method=arm.method,
+            preset=arm.preset,
+            checkpoint=name,
+            status="diverged" if stage is None else stage.status,
+            reason=f"no recovery from a diverged state: {first.reason}" if stage is None else stage.reason,
+            scorecard=None if stage is None else self._scorecard(stage, f"{arm.method} {name}", case),
+            state=None if stage is None else stage.state,
+            cost=_spent(first, stage if name == "recovered" else None),
+        )
+
+    def _write_rows(self, cell: str, model: ScoredModel, gold: Arm, compared: pd.DataFrame | None, case: Case) -> None:
+        settings = self._settings
+        labels = {
+            "cell": cell,
+            "experiment": settings.name,
+            "task": settings.task,
+            "dataset": settings.dataset,
+            "partition": settings.split,
+            "alpha": settings.alpha if settings.split in ("dirichlet", "quantity") else None,
+            "model": settings.model,
+            "request": case.plan.text,
+            "granularity": case.plan.granularity,
+            "method": model.method,
+            "preset": model.preset,
+            "checkpoint": model.checkpoint,
+            "train_seed": settings.train_seed,
+            "unlearn_seed": case.seed,
+        }
+        anchor, other = ("recovered", "unlearned") if model.checkpoint == "recovered" else ("unlearned", "recovered")
+        rows = []
+        for evaluate_seed in settings.seeds("evaluate"):
+            values = score_model(
+                model,
+                self._scored(gold, anchor, case),
+                compared,
+                granularity=case.plan.granularity,
+                metric_name=self._task.metric_name,
+                higher_is_better=self._task.higher_is_better,
+                has_reference=self._reference is not None,
+                evaluate_seed=evaluate_seed,
+                gold_other_checkpoint=self._scored(gold, other, case),
+            )
+            rows += [{**labels, "evaluate_seed": evaluate_seed, **value} for value in values]
+        write_results(self._run.path, rows)
+
+    def _scorecard(self, stage: Stage, label: str, case: Case) -> pd.DataFrame:
+        """Return every record's score under one model: the sites' records, then the reference set's."""
+
+        def ask() -> list[pd.DataFrame]:
+            online = self._workshop.online
+            asked = online.ask("evaluate", "scorecard", online.sites, state=stage.state, config=_question(case))
+            tables = [reply.tables["scorecard"] for reply in answered(asked)]
+            if self._reference is not None:
+                tables.append(scorecard(self._reference, stage.state, case.plan.text, case.plan.seed))
+            return tables
+
+        parts = self._parts(case, weights=stage.record["sha256"])
+        return self._workshop.table("score", f"score {label}", parts, ask)
+
+    def _comparison(self, stage: Stage, gold: Stage, label: str, case: Case) -> pd.DataFrame:
+        """Return every record's divergence between one model and gold."""
+
+        def ask() -> list[pd.DataFrame]:
+            online, other = self._workshop.online, {"other": gold.state}
+            config = _question(case)
+            asked = online.ask("evaluate", "compare", online.sites, state=stage.state, states=other, config=config)
+            tables = [reply.tables["comparison"] for reply in answered(asked)]
+            if self._reference is not None:
+                tables.append(comparison(self._reference, stage.state, gold.state, case.plan.text, case.plan.seed))
+            return tables
+
+        parts = self._parts(case, weights=stage.record["sha256"], other=gold.record["sha256"])
+        return self._workshop.table("compare", f"compare {label}", parts, ask)
+
+    def _parts(self, case: Case, **models: str) -> Parts:
+        reference = self._reference.fingerprint if self._reference else ""
+        meant = {site: str(found["hash"]) for site, found in case.selection.items()}
+        return {**self._identity.scoring(reference), **models, "request": case.plan.text, "of": meant}
+
+    @cached_property
+    def _reference(self) -> Site | None:
+        return reference_view(site_settings(self._settings, self._home))
+
+
+def _question(case: Case) -> dict[str, Any]:
+    return {"request": case.plan.text, "request-seed": case.plan.seed}
+
+
+def _spent(step: Stage, recovery: Stage | None) -> dict[str, Any]:
+    """Return what a checkpoint cost and how it was timed; its recovery with the prefix ``recovery_``."""
+    recovered = {} if recovery is None else {**recovery.cost, **recovery.conditions}
+    return {**step.cost, **step.conditions, **{f"recovery_{key}": value for key, value in recovered.items()}}

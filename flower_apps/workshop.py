@@ -1,0 +1,124 @@
+"""Where stages are found or made: the cache and, when there is one, the federation that computes what it lacks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from flower_apps.settings import GroupSettings
+from flower_apps.stages import Stage, StageStore, StageWork, stage_key
+from strategies.base import Outcome
+from strategies.events import EventSink
+from strategies.federation import Federation
+
+TABLE = "table.parquet"
+
+
+class MissingStage(LookupError):
+    """The cache lacks a stage and there is no federation to compute it."""
+
+
+class Workshop:
+    """Finds stages, or has them computed and commits them.
+
+    Parameters
+    ----------
+    settings : GroupSettings
+        Workers, threads and jobs are kept with every timing.
+    store : StageStore
+        The cache.
+    federation : Federation or None
+        None only reads the cache; the first missing stage raises `MissingStage`.
+    events : EventSink
+        Where progress goes.
+    """
+
+    def __init__(
+        self, settings: GroupSettings, store: StageStore, federation: Federation | None, events: EventSink
+    ) -> None:
+        self._settings, self._store, self._federation, self._events = settings, store, federation, events
+
+    @property
+    def online(self) -> Federation:
+        """The federation; raises `MissingStage` when there is none."""
+        if self._federation is None:
+            raise MissingStage("no federation to ask")
+        return self._federation
+
+    def stage(
+        self,
+        kind: str,
+        label: str,
+        parts: Mapping[str, Any],
+        compute: Callable[[StageWork], Outcome],
+        *,
+        keep_history: bool = False,
+        needs_sites: bool = True,
+    ) -> Stage:
+        """Find a stage, or compute and commit it.
+
+        Parameters
+        ----------
+        kind, label : str
+            Of the stage, and how progress names it.
+        parts : mapping
+            What determines its result.
+        compute : callable
+            Makes it, given where to keep its rounds.
+        keep_history : bool
+            Keep the rounds once it is complete.
+        needs_sites : bool
+            Whether a federation is needed to compute it.
+        """
+        if self._federation is None and needs_sites:
+            return self._found(kind, label, parts)
+        with self._store.claim(kind, parts, waiting=self._tell) as found:
+            if isinstance(found, Stage):
+                self._events.emit("stage-cached", stage=kind, label=label)
+                return found
+            outcome = compute(found)
+            return found.commit(
+                state=outcome.state,
+                status=outcome.status,
+                reason=outcome.reason,
+                cost=outcome.cost.to_dict(),
+                conditions=self._conditions(),
+                keep_history=keep_history,
+                rounds=outcome.rounds,
+                notes=list(outcome.notes),
+            )
+
+    def table(
+        self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[pd.DataFrame]]
+    ) -> pd.DataFrame:
+        """Find a stage that is a table of records, or ask for its pieces and commit it."""
+        if self._federation is None:
+            return pd.read_parquet(self._found(kind, label, parts).folder / TABLE)
+        with self._store.claim(kind, parts, waiting=self._tell) as found:
+            if isinstance(found, Stage):
+                return pd.read_parquet(found.folder / TABLE)
+            self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
+            table = pd.concat(ask(), ignore_index=True)
+            table.to_parquet(found.folder / TABLE, index=False)
+            found.commit()
+            self._events.emit("stage-finished", stage=kind, label=label, status="ok")
+            return table
+
+    def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
+        stage = self._store.find(kind, stage_key(parts))
+        if stage is None:
+            raise MissingStage(label)
+        self._events.emit("stage-cached", stage=kind, label=label)
+        return stage
+
+    def _tell(self, text: str) -> None:
+        self._events.emit("note", text=text)
+
+    def _conditions(self) -> dict[str, Any]:
+        """What a timing depends on beside the work: two timings are compared only where these agree."""
+        settings = self._settings
+        host = socket.gethostname()
+        return {"host": host, "workers": settings.workers, "threads": settings.threads, "jobs": settings.jobs}
