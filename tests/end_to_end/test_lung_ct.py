@@ -31,7 +31,8 @@ def held_out_accuracy(home: Path, method: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_the_trial_s_figures_come_out(tmp_path: Path) -> None:
     shipped = load_manifest(ROOT / "experiments.yaml").groups(["quickstart"])[0].to_run_config()
-    settings = GroupSettings.parse({**shipped, "cap": 600, "methods": "fine-tuning", "recovery-rounds": 0})
+    trial = {"cap": 600, "momentum": 0.0, "methods": "fine-tuning", "recovery-rounds": 0}
+    settings = GroupSettings.parse({**shipped, **trial})
     run_group(settings, tmp_path / "home", tmp_path / "run")
     original = held_out_accuracy(tmp_path / "home", "train")
     retrained = held_out_accuracy(tmp_path / "home", "retrain")
