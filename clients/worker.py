@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,6 +20,9 @@ from clients.catalogue import TASKS
 from clients.tasks.base import Task
 from partitions.errors import BadInput
 from unlearning.state import State
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -227,6 +229,8 @@ def gpu_share() -> str:
 
 
 def _fabric(kind: str, precision: str) -> Fabric:
+    from lightning_fabric import Fabric  # over a second, which processes that do not train are spared
+
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     return Fabric(accelerator=kind, devices=1, precision=precision)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from logging import ERROR
 from pathlib import Path
 
+import lightning_fabric  # noqa: F401 - `clients.worker` needs it; better at a worker's start than in round 1
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.supercore import log

@@ -126,7 +126,7 @@ class Progress:
         elif kind == "stage-cached":
             text = _named(run, f"{event.get('label')}: already there")
             self._print(Text(f"· {text}", style="dim"), text, now)
-        elif "label" in event:
+        elif event.get("label"):  # questions to the sites belong to no stage
             self._take_stage(run, event, now)
 
     def _take_stage(self, run: str, event: Event, now: float) -> None:

@@ -303,7 +303,7 @@ class RecordedRounds(Strategy):
         return [self._contribution(before, reply_of(by_site[site], site, self._down)) for site in sorted(by_site)]
 
     def _contribution(self, before: State, reply: SiteReply) -> Contribution:
-        record = _site_record(reply, epochs=int(self._ask.config.get("epochs", 1)))
+        record = _site_record(reply)
         if reply.error:
             record = replace(record, status="failed", reason=reply.error, traceback=reply.traceback)
             return Contribution(reply.site, record, None)
@@ -340,13 +340,13 @@ class RecordedRounds(Strategy):
         self.federation.events.emit(kind, stage=self.stage, label=self.label, **fields)
 
 
-def _site_record(reply: SiteReply, epochs: int) -> SiteRecord:
+def _site_record(reply: SiteReply) -> SiteRecord:
     return SiteRecord(
         num_examples=reply.count("num-examples"),
         num_forget=reply.count("num-forget"),
         num_retain=reply.count("num-retain"),
         num_batches=reply.count("num-batches"),
-        examples=reply.count("num-examples") * epochs,
+        examples=reply.count("examples"),
         loss=reply.number("loss"),
         metric=reply.number("metric"),
         seconds=reply.number("seconds"),

@@ -40,9 +40,10 @@ small:
   recovery-epochs: 1
   device: cpu
   timeout: 120
-batchnorm: {extends: small, model: resnet18, cap: 6, batch-size: 8, methods: [ga]}
-stops: {extends: small, failure-policy: fail}
-goes-on: {extends: small, failure-policy: continue, methods: [ga]}
+lean: {extends: small, methods: [ga]}
+batchnorm: {extends: lean, model: resnet18, cap: 6, batch-size: 8}
+stops: {extends: lean, failure-policy: fail}
+goes-on: {extends: lean, failure-policy: continue}
 """
 
 HITCH = '''
@@ -59,7 +60,7 @@ def hitched(train):
         if (site.name, call.op, call.config["round"]) == ("site-1", "train", 2):
             if os.environ["HITCH"] == "stall":
                 time.sleep(600)
-            raise ValueError("the scanner is\\\\nbroken")
+            raise ValueError("the scanner is\\nbroken")
         return train(site, call)
 
     return run
@@ -73,7 +74,7 @@ OPERATION = ops.Op("hitch", "query", ops.describe)
 
 
 class Command:
-    """A command that runs in the background; its output is kept."""
+    """A command that runs in the background; its output is kept. Used in a ``with``, it does not outlive that."""
 
     def __init__(self, arguments: list[str], env: dict[str, str], log: Path, cwd: Path) -> None:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
@@ -82,6 +83,21 @@ class Command:
             self.process = subprocess.Popen(
                 arguments, env={**plain, "OMP_NUM_THREADS": "1", **env}, stdout=out, stderr=err, cwd=cwd
             )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the command if it still runs; its guard ends what it started."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+            self.process.kill()
+            self.process.wait()
+
+    def __str__(self) -> str:
+        return self.output + self.errors
 
     @property
     def output(self) -> str:
@@ -92,19 +108,7 @@ class Command:
         return self._err.read_text()
 
     def wait(self) -> int:
-        try:
-            return self.process.wait(LIMIT)
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """End the command; its guard ends what it started."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
-            self.process.kill()
-            self.process.wait()
+        return self.process.wait(LIMIT)
 
 
 class Home:
@@ -124,8 +128,8 @@ class Home:
 
     def run(self, *arguments: str, out: str = "run", env: dict[str, str] | None = None) -> Command:
         """Run it to its end."""
-        command = self.start(*arguments, out=out, env=env)
-        command.wait()
+        with self.start(*arguments, out=out, env=env) as command:
+            command.wait()
         return command
 
     def out(self, name: str = "run") -> Path:
@@ -161,10 +165,13 @@ def untimed(path: Path) -> pd.DataFrame:
     return table[~table["metric"].str.contains(TIMED)].reset_index(drop=True)
 
 
-def replies(events: list[dict[str, Any]], label: str | None = None, round_: int | None = None) -> list[str]:
-    """Return the sites whose answers in recorded rounds the events tell of."""
+Answer = tuple[str, int, str]
+
+
+def replies(events: list[dict[str, Any]], label: str | None = None, round_: int | None = None) -> list[Answer]:
+    """Return label, round and site of every answer in a recorded round that the events tell of."""
     return [
-        e["site"]
+        (e["label"], e["round"], e["site"])
         for e in events
         if e["kind"] == "reply" and e["round"] and label in (None, e["label"]) and round_ in (None, e["round"])
     ]
@@ -180,10 +187,11 @@ def hitch(folder: Path, what: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "HITCH": what}
 
 
-def wait_for(condition: Callable[[], bool], limit: float, what: str) -> None:
+def wait_for(condition: Callable[[], bool], limit: float, told_by: object) -> None:
+    """Wait until `condition` holds; after `limit` seconds, fail with what `told_by` says then."""
     deadline = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < deadline, f"waited too long: {what}"
+        assert time.monotonic() < deadline, f"waited {limit:.0f} s: {told_by}"
         time.sleep(0.05)
 
 
@@ -201,6 +209,9 @@ class Traces:
                 self.folders |= {
                     Path(f) for name, f in process.environ().items() if name in ("RAY_TMPDIR", "FLWR_HOME")
                 }
+
+    def __str__(self) -> str:
+        return ", ".join(self.left())
 
     def left(self) -> list[str]:
         """Return what is still there."""

@@ -133,6 +133,12 @@ def test_cached_stages_and_notes_are_lines(screen):
     assert [line[9:] for line in screen.getvalue().splitlines()] == ["original: already there", "sites: [a], b"]
 
 
+def test_answers_that_belong_to_no_stage_are_no_line(screen):
+    progress = plain(screen)
+    progress.listener()({"kind": "reply", "time": time.time(), "round": 0, "stage": "", "label": "", "site": "site-1"})
+    assert screen.getvalue() == ""
+
+
 def test_an_unknown_kind_of_event_is_ignored(screen):
     with plain(screen) as progress:
         progress.listener()({"kind": "something-new", "time": 0.0})
