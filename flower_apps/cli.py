@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from flower_apps.places import Places, open_run_folder, outside_checkout, resolve_home
+from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def partition(
     shown = []
     for number, settings in enumerate(splits_of(groups)):
         made = make_split(settings, root)
-        png = named or root / "partitions" / f"{experiment}-{made.summary['fingerprint'][:8]}.png"
+        png = named or root / "partitions" / f"{file_name(experiment)}-{made.summary['fingerprint'][:8]}.png"
         if named and number:
             png = named.with_stem(f"{named.stem}-{number + 1}")
         draw_split(made, png)

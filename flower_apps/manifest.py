@@ -120,11 +120,13 @@ def _resolve(name: str, written: Mapping[str, dict[str, Any]], below: tuple[str,
     parent = written[name].get("extends")
     inherited: Mapping[str, Any] = {}
     if parent is not None:
+        if not isinstance(parent, str):
+            raise BadInput(f"{name}.extends", parent, "the name of one experiment")
         if parent in (*below, name):
             raise BadInput(f"{name}.extends", parent, "an experiment that does not lead back here")
         if parent not in written:
-            raise unknown_name(f"{name}.extends", str(parent), written)
-        inherited = _resolve(str(parent), written, (*below, name)).values
+            raise unknown_name(f"{name}.extends", parent, written)
+        inherited = _resolve(parent, written, (*below, name)).values
     return Experiment(name, written[name].get("description", ""), {**inherited, **own})
 
 

@@ -41,6 +41,11 @@ def outside_checkout(key: str, path: Path) -> Path:
     return resolved
 
 
+def file_name(name: str) -> str:
+    """Return `name` as part of a file's name: no folder, no blank, nothing but ASCII."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
 @dataclass(frozen=True)
 class Places:
     """The folders below one LETHE_HOME (absolute); each is made when it is first asked for."""
@@ -69,7 +74,7 @@ class Places:
 
     def new_run(self, name: str) -> Path:
         """Make and return the run folder ``runs/<time>-<name>``, with a number after it when that one is taken."""
-        stem = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'run'}"
+        stem = f"{datetime.now():%Y%m%d-%H%M%S}-{file_name(name)}"
         for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
             folder = self.runs / f"{stem}{suffix}"
             try:

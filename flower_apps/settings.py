@@ -25,6 +25,8 @@ PRECISIONS = (
     "transformer-engine-float16",
 )
 """The names of Lightning Fabric; what a device or a task cannot do is refused where that is known."""
+LARGEST = 2**63 - 1
+"""The largest whole number that Flower's messages and the results table hold."""
 PRECISION_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
 """Fabric's own short names, resolved here so that one precision has one name wherever it identifies a result."""
 
@@ -175,6 +177,9 @@ class GroupSettings(BaseModel):
         except ValidationError as error:
             key = str(error.errors()[0]["loc"][0])
             raise _refusal(key, values[key]) from None
+        for key, value in settings.to_run_config().items():
+            if isinstance(value, int) and value > LARGEST:
+                raise BadInput(key, value, f"a whole number up to {LARGEST}")
         settings.seeds("unlearn"), settings.seeds("evaluate"), settings.method_overrides()
         return settings
 
@@ -198,8 +203,8 @@ class GroupSettings(BaseModel):
             seeds = list(dict.fromkeys(int(part) for part in str(text).split(",")))
         except ValueError:
             raise BadInput(key, text, "whole numbers separated by commas") from None
-        if not seeds or min(seeds) < 0:
-            raise BadInput(key, text, "at least one whole number from 0 up")
+        if not seeds or min(seeds) < 0 or max(seeds) > LARGEST:
+            raise BadInput(key, text, f"at least one whole number from 0 to {LARGEST}")
         return seeds
 
     def method_overrides(self) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
 
+from partitions.errors import RunFailed
 from unlearning.state import State
 
 KINDS = ("train", "retrain", "unlearn", "recover", "score", "compare", "shadow", "relearn")
@@ -81,8 +82,11 @@ class Stage:
 
     @cached_property
     def state(self) -> State:
-        """The stage's final state."""
-        return State.from_arrays(load_file(self.model_path))
+        """The stage's final state; raises `RunFailed` when the file no longer holds what was computed."""
+        state = State.from_arrays(load_file(self.model_path))
+        if state.sha256() != self.record["sha256"]:
+            raise RunFailed(f"{self.model_path} is damaged; remove {self.folder}, and it is computed again")
+        return state
 
 
 class StageWork:
@@ -123,6 +127,7 @@ class StageWork:
             "conditions": dict(conditions or {}),
             "sha256": state.sha256() if state is not None else "",
             "created": time.time(),
+            "files": _sizes(self.folder),
             **extra,
         }
         (self.folder / "stage.json").write_text(json.dumps(record, indent=1, sort_keys=True))
@@ -155,13 +160,15 @@ class StageStore:
         return self.root / kind / key
 
     def find(self, kind: str, key: str) -> Stage | None:
-        """Return the complete stage, or None."""
+        """Return the complete stage; None when there is none, or when a file of it is gone or cut short."""
         folder = self.folder(kind, key)
         try:
             record = json.loads((folder / "stage.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            current = record["created"] >= self._fresh_since
+            whole = all((folder / name).stat().st_size == size for name, size in record["files"].items())
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return Stage(folder, record) if record["created"] >= self._fresh_since else None
+        return Stage(folder, record) if current and whole else None
 
     @contextmanager
     def claim(
@@ -208,6 +215,12 @@ def _discard(folder: Path) -> None:
     trash = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
     folder.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return the size of every file of a stage but its record."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / "stage.json"]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -98,6 +98,8 @@ def read_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
     except _Refused as error:
         raise BadInput(f"{where}:{error.line}", error.value, error.allowed, error.remedy) from None
+    except RecursionError:
+        raise BadInput(where, text[:20] + "...", "YAML that is not nested this deep") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import nn
-from torchvision.models import resnet18
 
 SMALL = 64
 """Inputs below this side get the small-image stem."""
@@ -21,6 +20,8 @@ class ResNet18:
 
     def build(self, input_shape: tuple[int, int, int], outputs: int) -> nn.Module:
         """Return the network; see `Model.build`."""
+        from torchvision.models import resnet18  # brings in torch's compiler: 1.5 s that no other network needs
+
         channels, height, width = input_shape
         network: nn.Module = resnet18(num_classes=outputs)
         if min(height, width) < SMALL:

@@ -59,12 +59,23 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """The small cell, run with one worker."""
-    home = Home(tmp_path_factory.mktemp("one"))
-    command = home.run("small", "--workers", "1")
-    assert command.process.returncode == 0, command.errors
-    return home
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Home]:
+    """The small cell in two homes, side by side: with one worker, and with two workers on two logical GPUs."""
+    one, two = Home(tmp_path_factory.mktemp("one")), Home(tmp_path_factory.mktemp("two"))
+    gpus = ("--gpus", "2", "--set", "device=cpu")
+    with one.start("small", "--workers", "1") as left, two.start("small", "--workers", "2", *gpus) as right:
+        assert (left.wait(), right.wait()) == (0, 0), f"{left} {right}"
+    return one, two
+
+
+@pytest.fixture(scope="module")
+def one(both: tuple[Home, Home]) -> Home:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def two(both: tuple[Home, Home]) -> Home:
+    return both[1]
 
 
 def test_one_worker_gives_the_bits_of_a_run_without_transport(one: Home, expected: dict[str, str]) -> None:
@@ -72,15 +83,12 @@ def test_one_worker_gives_the_bits_of_a_run_without_transport(one: Home, expecte
     assert one.weights() == expected
 
 
-def test_two_workers_on_two_logical_gpus_give_the_same_bits(tmp_path: Path, expected: dict[str, str]) -> None:
-    home = Home(tmp_path)
-    command = home.run("small", "--workers", "2", "--gpus", "2", "--set", "device=cpu")
-    assert command.process.returncode == 0, command.errors
-    assert home.weights() == expected
-    (history,) = home.history()
+def test_two_workers_on_two_logical_gpus_give_the_same_bits(two: Home, expected: dict[str, str]) -> None:
+    assert two.weights() == expected
+    (history,) = two.history()
     rounds = pd.read_parquet(history / "rounds.parquet")
-    assert set(rounds["gpu"]) == {"0", "1"}
     assert len(rounds) == 3 * 3
+    assert set(rounds["gpu"]) == {"0", "1"}
 
 
 def test_a_second_run_starts_no_flower_and_prints_the_same_table(one: Home) -> None:
@@ -134,7 +142,7 @@ def test_two_commands_side_by_side_in_one_home_compute_everything_once(tmp_path:
 
 def test_a_site_that_raises_ends_the_run_by_name_or_is_left_out_and_recorded(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    command = home.run("stops", "goes-on", "--workers", "1", env=hitch(tmp_path / "hitch", "raise"))
+    command = home.run("stops", "goes-on", "--workers", "1", "--jobs", "2", env=hitch(tmp_path / "hitch", "raise"))
     assert command.process.returncode == 1
     said = [line for line in command.errors.splitlines() if line.startswith("lethe:")]
     assert len(said) == 1, command.errors
@@ -151,14 +159,12 @@ def test_a_site_that_raises_ends_the_run_by_name_or_is_left_out_and_recorded(tmp
 
 
 def flwr_run(folder: Path, name: str, env: dict[str, str], nodes: int) -> Command:
-    """Run what the README says, with the lean cell's settings."""
+    """Start what the README says, with the lean cell's settings."""
     (group,) = load_manifest(Home(folder).manifest).groups(["lean"])
     settings = " ".join(f"{key}={json.dumps(value)}" for key, value in group.to_run_config().items())
     federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
     arguments = ["run", ".", "--stream", "--federation-config", federation, "--run-config", settings]
-    with Command([str(BIN / "flwr"), *arguments], env, folder / name, CHECKOUT) as command:
-        command.wait()
-    return command
+    return Command([str(BIN / "flwr"), *arguments], env, folder / name, CHECKOUT)
 
 
 def free_port() -> str:
@@ -181,14 +187,16 @@ def test_flwr_run_writes_the_same_results_and_names_a_wrong_number_of_nodes(tmp_
         "RAY_TMPDIR": str(ray),
     }
     try:
-        with flower_ended(tmp_path / "flower"):
-            refused = flwr_run(tmp_path, "refused", env, nodes=4)
-            log = " ".join(refused.output.split())
-            assert "over 3 sites, but 4 nodes" in log and "--federation-config 'num-supernodes=3'" in log
-            done = flwr_run(tmp_path, "done", env, nodes=3)
-            results = list((tmp_path / "home" / "runs").glob("*/results.csv"))
-            assert len(results) == 1, str(done)
+        with flower_ended(tmp_path / "flower"), flwr_run(tmp_path, "refused", env, nodes=4) as refused:
+            wait_for(lambda: "started run" in refused.output, 60, refused)
+            with flwr_run(tmp_path, "done", env, nodes=3) as done:
+                done.wait()
+            refused.wait()
     finally:
         shutil.rmtree(ray, ignore_errors=True)
+    log = " ".join(refused.output.split())
+    assert "over 3 sites, but 4 nodes" in log and "--federation-config 'num-supernodes=3'" in log
+    results = list((tmp_path / "home" / "runs").glob("*/results.csv"))
+    assert len(results) == 1, str(done)
     check_part(stage_weights(tmp_path / "home"), one.weights())
     check_rows(untimed(results[0]), one.results())

@@ -211,6 +211,15 @@ def test_partition_shows_each_different_split_once(capsys, tmp_path):
     assert [len(split["sites"]) for split in json.loads(capsys.readouterr().out)] == [2, 3]
 
 
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b"])
+def test_a_heat_map_stays_in_its_folder_whatever_the_experiment_is_called(capsys, tmp_path, home, name):
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(f"{name}: {{dataset: digits, split: iid, sites: 2}}")
+    assert cli.main(["partition", name, "--manifest", str(manifest), "--json"]) == 0
+    (split,) = json.loads(capsys.readouterr().out)
+    assert Path(split["heatmap"]).parent == home / "partitions"
+
+
 def test_a_drawing_never_goes_into_the_checkout(capsys):
     assert cli.main(["partition", "--out", str(places.ROOT / "map.png")]) == 2
     assert "outside the checkout" in capsys.readouterr().err

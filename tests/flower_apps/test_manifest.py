@@ -147,6 +147,8 @@ def test_set_keeps_text_as_it_is(groups):
         ("a: {workers: 2}", [], "use --workers"),
         ("a: {home: /tmp}", [], "use --home"),
         ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
+        ("a: {extends: [b]}\nb: {}", [], "the name of one experiment"),
+        ("a: " + "[" * 3000 + "]" * 3000, [], "not nested this deep"),
         ("a: {extends: bb}\nbase: {}\nb: {}", [], "did you mean 'b'"),
         ("a: 3", [], "a=3.*a mapping of settings"),
         ("- a", [], "a mapping of experiment names"),

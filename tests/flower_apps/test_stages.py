@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from flower_apps.stages import Stage, StageStore, StageWork, stage_key
+from partitions.errors import RunFailed
 from unlearning.state import State
 
 
@@ -54,6 +55,54 @@ def test_a_record_cut_short_counts_as_absent(tmp_path: Path) -> None:
         stage = work.commit()
     (stage.folder / "stage.json").write_text('{"kind": "sc')
     assert store.find("score", stage.key) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", '{"created": "x", "files": {}}', '{"created": 9e9, "files": []}'])
+def test_a_record_that_is_something_else_counts_as_absent(tmp_path: Path, text: str) -> None:
+    store = StageStore(tmp_path)
+    with store.claim("score", {"a": 1}) as work:
+        assert isinstance(work, StageWork)
+        stage = work.commit()
+    (stage.folder / "stage.json").write_text(text)
+    assert store.find("score", stage.key) is None
+    (stage.folder / "stage.json").write_bytes(b"\xff\xfe\x00")
+    assert store.find("score", stage.key) is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "table.parquet", "history/round-0001.safetensors"])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_stage_with_a_file_gone_or_cut_short_is_computed_again(tmp_path: Path, name: str, gone: bool) -> None:
+    """A history with a round less would make FedEraser replay fewer rounds and cache that as its result."""
+    store = StageStore(tmp_path)
+    for _ in range(2):
+        with store.claim("train", {"a": 1}) as work:
+            assert isinstance(work, StageWork)
+            work.history.mkdir()
+            (work.history / "round-0001.safetensors").write_text("a round")
+            (work.folder / "table.parquet").write_text("a table")
+            stage = work.commit(state=a_state(), keep_history=True)
+        found = store.find("train", stage.key)
+        assert found is not None
+        assert found.state.sha256() == a_state().sha256()
+        if gone:
+            (stage.folder / name).unlink()
+        else:
+            (stage.folder / name).write_text("a")
+        assert store.find("train", stage.key) is None
+
+
+def test_weights_with_a_changed_bit_are_refused(tmp_path: Path) -> None:
+    store = StageStore(tmp_path)
+    with store.claim("train", {"a": 1}) as work:
+        assert isinstance(work, StageWork)
+        stage = work.commit(state=a_state())
+    held = bytearray(stage.model_path.read_bytes())
+    held[-1] ^= 1
+    stage.model_path.write_bytes(held)
+    found = store.find("train", stage.key)
+    assert found is not None
+    with pytest.raises(RunFailed, match="damaged; remove"):
+        _ = found.state
 
 
 def test_fresh_ignores_older_stages_and_older_half_done_work(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""A stock Flower app: FedAvg over sites that train with a DataLoader."""
