@@ -102,7 +102,7 @@ def _work(options: argparse.Namespace, home: Path, folder: Path) -> Work:
         sites=options.sites,
         rounds=options.rounds or (2 if options.quick else 10),
         workers=options.workers,
-        repeats=2 if options.quick else 7,
+        repeats=1 if options.quick else 7,
     )
 
 

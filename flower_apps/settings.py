@@ -101,7 +101,7 @@ class GroupSettings(BaseModel):
         str, Field(description="Lightning Fabric precision: 32-true, bf16-mixed, 64-true, 16-mixed, ...")
     ] = "32-true"
     channels_last: Annotated[bool, Field(description="channels_last memory format")] = True
-    threads: Annotated[int, Field(ge=1, description="torch threads of a worker")] = 1
+    threads: Annotated[int, Field(ge=1, le=256, description="torch threads of a worker")] = 1
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], Field(description="device of the sites")] = "auto"
     failure_policy: Annotated[
         Literal["fail", "continue"], Field(description="a site that raises: end the run, or go on without it")
