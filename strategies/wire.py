@@ -169,8 +169,7 @@ def reply_content(
 def error_reply(message: Message, error: Exception) -> Message:
     """Answer `message` with what was raised, and where.
 
-    Raised through Flower, an exception would lose its traceback, and in a simulation its worker would never be given
-    another message.
+    Raised through Flower, an exception loses its traceback at a SuperNode, and in a simulation comes wrapped in Ray's.
     """
     where = "".join(traceback.format_exception(error))
     return Message(Error(CLIENT_RAISED, f"{type(error).__name__}: {error}{_RAISED_AT}{where}"), reply_to=message)
