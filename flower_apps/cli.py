@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from flower_apps.settings import GroupSettings
 
 DEFAULT_EXPERIMENT = "quickstart"
+INTERRUPTED = 130
+"""Exit code of a command that INT, TERM or HUP ended."""
 
 app = typer.Typer(
     help="Federated unlearning for medical imaging: run the methods, score them against retraining.",
@@ -222,6 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=given, prog_name="lethe", standalone_mode=False)
+        if code == INTERRUPTED:  # Typer turns the KeyboardInterrupt into an exit code
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -234,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         return _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

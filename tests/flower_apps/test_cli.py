@@ -151,6 +151,7 @@ def test_an_interrupt_is_exit_code_130(asked, capsys):
 
     sys.modules["flower_apps.command_run"].run_experiments = raise_it
     assert cli.main(["run"]) == 130
+    assert capsys.readouterr().err == "lethe: interrupted\n"
 
 
 # the rest
