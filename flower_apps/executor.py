@@ -88,12 +88,13 @@ class GroupExecutor:
     def _forget(self, case: Case, original: Arm, starts: Mapping[str, Stage]) -> dict[str, Stage]:
         """Run every method on one request and score it; return where the next request of a sequence starts."""
         gold = self._retrain(case)
-        self._scorer.write(original, gold, case)
-        self._scorer.write(gold, gold, case)
+        anchors = self._scorer.score(gold, case)
+        self._scorer.write(original, gold, anchors, case)
+        self._scorer.write(gold, gold, anchors, case)
         ends = {}
         for name, start in starts.items():
             arm = self._unlearn(name, start, original.last, case)
-            self._scorer.write(arm, gold, case)
+            self._scorer.write(arm, gold, anchors, case)
             ends[name] = arm.last
         return ends
 

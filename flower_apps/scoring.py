@@ -69,6 +69,10 @@ class Arm:
         return [stage for stage in self.checkpoints.values() if stage is not None][-1]
 
 
+Scored = Mapping[str, ScoredModel]
+"""Checkpoints by name."""
+
+
 class Scorer:
     """Scores every arm of a group and writes the rows of its cells.
 
@@ -93,15 +97,23 @@ class Scorer:
         self._workshop, self._identity = workshop, identity
         self._task = TASKS.get(settings.task)
 
-    def write(self, arm: Arm, gold: Arm, case: Case) -> None:
-        """Score an arm, read each checkpoint against gold's of the same name, and write rows and cell."""
+    def score(self, arm: Arm, case: Case) -> Scored:
+        """Return every checkpoint of an arm with its scores and costs."""
+        return {name: self._scored(arm, name, case) for name in arm.checkpoints}
+
+    def write(self, arm: Arm, gold: Arm, anchors: Scored, case: Case) -> None:
+        """Score an arm, read each checkpoint against gold's of the same name, and write rows and cell.
+
+        `anchors` is gold, scored once for all arms of the case.
+        """
+        scored = anchors if arm is gold else self.score(arm, case)
         cell = self._identity.cell(arm.method, arm.config, case.plan, case.seed)
         for name, stage in arm.checkpoints.items():
             anchor = gold.checkpoints["unlearned" if name == "trained" else name]
             compared = None
             if stage is not None and anchor is not None and arm is not gold:
                 compared = self._comparison(stage, anchor, f"{arm.method} {name}", case)
-            self._write_rows(cell, self._scored(arm, name, case), gold, compared, case)
+            self._write_rows(cell, scored[name], anchors, compared, case)
         self._run.add_cell(
             {
                 "cell": cell,
@@ -132,7 +144,9 @@ class Scorer:
             cost=_spent(first, stage if name == "recovered" else None),
         )
 
-    def _write_rows(self, cell: str, model: ScoredModel, gold: Arm, compared: pd.DataFrame | None, case: Case) -> None:
+    def _write_rows(
+        self, cell: str, model: ScoredModel, anchors: Scored, compared: pd.DataFrame | None, case: Case
+    ) -> None:
         settings = self._settings
         labels = {
             "cell": cell,
@@ -155,14 +169,14 @@ class Scorer:
         for evaluate_seed in settings.seeds("evaluate"):
             values = score_model(
                 model,
-                self._scored(gold, anchor, case),
+                anchors[anchor],
                 compared,
                 granularity=case.plan.granularity,
                 metric_name=self._task.metric_name,
                 higher_is_better=self._task.higher_is_better,
                 has_reference=self._reference is not None,
                 evaluate_seed=evaluate_seed,
-                gold_other_checkpoint=self._scored(gold, other, case),
+                gold_other_checkpoint=anchors[other],
             )
             rows += [{**labels, "evaluate_seed": evaluate_seed, **value} for value in values]
         write_results(self._run.path, rows)
@@ -171,8 +185,7 @@ class Scorer:
         """Return every record's score under one model: the sites' records, then the reference set's."""
 
         def ask() -> list[pd.DataFrame]:
-            online = self._workshop.online
-            asked = online.ask("evaluate", "scorecard", online.sites, state=stage.state, config=_question(case))
+            asked = self._workshop.online.ask_all("evaluate", "scorecard", _question(case), state=stage.state)
             tables = [reply.tables["scorecard"] for reply in answered(asked)]
             if self._reference is not None:
                 tables.append(scorecard(self._reference, stage.state, case.plan.text, case.plan.seed))
@@ -186,8 +199,7 @@ class Scorer:
 
         def ask() -> list[pd.DataFrame]:
             online, other = self._workshop.online, {"other": gold.state}
-            config = _question(case)
-            asked = online.ask("evaluate", "compare", online.sites, state=stage.state, states=other, config=config)
+            asked = online.ask_all("evaluate", "compare", _question(case), state=stage.state, states=other)
             tables = [reply.tables["comparison"] for reply in answered(asked)]
             if self._reference is not None:
                 tables.append(comparison(self._reference, stage.state, gold.state, case.plan.text, case.plan.seed))

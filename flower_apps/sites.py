@@ -101,7 +101,7 @@ class FederatedSites:
     def select(self, request: str, seed: int) -> Facts:
         """See `Sites.select`."""
         config = {"request": request, "request-seed": seed}
-        replies = answered(self._federation.ask("query", "select", self._federation.sites, config=config))
+        replies = answered(self._federation.ask_all("query", "select", config))
         return {reply.site: {**reply.metrics, **reply.config} for reply in replies}
 
 
