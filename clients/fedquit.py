@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from clients.forgetting import Epochs, forget_locally
+from clients.forgetting import Sets, unlearn_locally
 from clients.ops import Call, Op, Reply, asked, model_of
 from clients.site import Site
 from clients.training import LocalPlan
@@ -16,11 +16,11 @@ def run(site: Site, call: Call) -> Reply:
     """Distil on the forget records: config as for `train`, and temperature, scale-t2, optimizer, bn-mode."""
     config, worker = call.config, site.worker
 
-    def step(model: nn.Module, epochs: Epochs, plan: LocalPlan) -> LocalRun:
+    def step(model: nn.Module, sets: Sets, plan: LocalPlan) -> LocalRun:
         return distil(
             model,
             worker.frozen(model_of(call)),
-            epochs,
+            sets.forget.epochs(plan),
             temperature=asked(config, "temperature", float, 4.0),
             scale_t2=asked(config, "scale-t2", bool, False),
             lr=plan.lr,
@@ -31,7 +31,7 @@ def run(site: Site, call: Call) -> Reply:
             engine=worker.fabric,
         )
 
-    return forget_locally(site, call, step)
+    return unlearn_locally(site, call, step)
 
 
 OPS = [Op("distil", "train", run)]

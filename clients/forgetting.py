@@ -1,24 +1,102 @@
-"""The forgetting step at a site, as every method that works on forget records runs it."""
+"""The unlearning step at a site, as every method that computes there runs it: which records, in which batches."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from clients.ops import Call, Reply, local_plan, model_of, work_on
+from clients.ops import Call, Reply, local_plan, model_of, request_of, work_on
 from clients.site import Site
 from clients.training import LocalPlan, LocalResult, batch_order, batches
+from partitions.seeds import derive_seed
 from unlearning.local import LocalRun
 
-Epochs = Iterable[Iterator[tuple[Tensor, Tensor]]]
-Step = Callable[[nn.Module, Epochs, LocalPlan], LocalRun]
+
+@dataclass(frozen=True)
+class Records:
+    """Some training records of a site, which a step may read in batches.
+
+    Attributes
+    ----------
+    site : Site
+        Whose.
+    indices : ndarray
+        Which, as positions in the arrays of the site's training view; int64, ascending.
+    name : str
+        Of the random stream that orders them.
+    """
+
+    site: Site
+    indices: np.ndarray
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def ids(self) -> list[str]:
+        """Return the stable id of each record, in the order of `indices`."""
+        view = self.site.train
+        places = np.searchsorted(view.indices, self.indices)
+        return [str(record) for record in view.table["record"].to_numpy()[places]]
+
+    def targets(self) -> np.ndarray:
+        """Return the target of each record, in the order of `indices`."""
+        return np.asarray(self.site.train.targets).take(self.indices, axis=0)
+
+    def epochs(
+        self, plan: LocalPlan, count: int | None = None, also: np.ndarray | None = None
+    ) -> list[Iterator[tuple[Tensor, ...]]]:
+        """Return the batches of each epoch, to be read once: inputs, targets and, where given, the part of `also`.
+
+        Parameters
+        ----------
+        plan : LocalPlan
+            Batch size, last batch, seed and, where `count` is not given, epochs.
+        count : int, optional
+            Epochs.
+        also : ndarray, optional
+            Something more for each record, in the order of `indices`, such as other labels.
+        """
+        wanted = plan.epochs if count is None else count
+        seed = plan.seed if self.name == "forget" else derive_seed(plan.seed, self.name)
+        order = batch_order(len(self), wanted, plan.batch_size, plan.last_batch, seed)
+        size = len(order) // wanted if wanted else 0
+        return [self._read(order[start : start + size], also) for start in range(0, len(order), max(size, 1))]
+
+    def sample(self, share: float, seed: int) -> Records:
+        """Return a random share of these records, at least one where there is one."""
+        count = min(len(self), max(1, round(share * len(self))))
+        chosen = np.random.default_rng(seed).choice(self.indices, size=count, replace=False)
+        return Records(self.site, np.sort(chosen), self.name)
+
+    def _read(self, order: list[np.ndarray], also: np.ndarray | None) -> Iterator[tuple[Tensor, ...]]:
+        worker = self.site.worker
+        read = batches(worker, self.site.train, self.indices, order)
+        for positions, batch in zip(order, read, strict=True):
+            yield batch if also is None else (*batch, torch.as_tensor(also[positions]).to(worker.device))
 
 
-def forget_locally(site: Site, call: Call, step: Step) -> Reply:
-    """Run `step` from the call's model on the site's forget records and report it.
+@dataclass(frozen=True)
+class Sets:
+    """The records of a step by what the request says of them; a set that the step did not ask for is empty."""
+
+    forget: Records
+    retain: Records
+
+
+Step = Callable[[nn.Module, Sets, LocalPlan], LocalRun]
+
+
+def unlearn_locally(
+    site: Site, call: Call, step: Step, records: Literal["forget", "retain", "both"] = "forget"
+) -> Reply:
+    """Run `step` from the call's model on the records it may open, and report it.
 
     Parameters
     ----------
@@ -27,20 +105,25 @@ def forget_locally(site: Site, call: Call, step: Step) -> Reply:
     call : Call
         Model, and config as in `clients.ops.local_plan`.
     step : callable
-        ``(wrapped model, batches of each epoch, plan) -> LocalRun``; changes the model in place.
+        ``(wrapped model, sets, plan) -> LocalRun``; changes the model in place.
+    records : {"forget", "retain", "both"}
+        Which records it may open. A site without any of them does nothing.
     """
     plan, state, worker = local_plan(site, call), model_of(call), site.worker
 
-    def work(indices: np.ndarray) -> LocalResult:
+    def chosen(which: Literal["forget", "retain"]) -> Records:
+        open_ = records in (which, "both")
+        return Records(site, site.records(which, *request_of(call)) if open_ else np.zeros(0, np.int64), which)
+
+    def work(_: np.ndarray) -> LocalResult:
         started = time.perf_counter()
-        order = batch_order(len(indices), plan.epochs, plan.batch_size, plan.last_batch, plan.seed)
-        model = worker.load(state)
+        model, sets = worker.load(state), Sets(chosen("forget"), chosen("retain"))
         with worker.computing(plan.seed):
-            run = step(model, [batches(worker, site.train, indices, order)], plan)
+            run = step(model, sets, plan)
         after = worker.state()
         return LocalResult(
             state=after,
-            num_examples=len(indices),
+            num_examples=len(sets.forget) + len(sets.retain),
             num_batches=run.steps,
             examples=run.examples,
             loss=run.loss,
@@ -50,4 +133,4 @@ def forget_locally(site: Site, call: Call, step: Step) -> Reply:
             reason=run.reason,
         )
 
-    return work_on(site, call, "forget", work)
+    return work_on(site, call, records, work)

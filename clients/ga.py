@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from clients.forgetting import Epochs, forget_locally
+from clients.forgetting import Sets, unlearn_locally
 from clients.ops import Call, Op, Reply, asked
 from clients.site import Site
 from clients.training import LocalPlan
@@ -16,11 +16,11 @@ def run(site: Site, call: Call) -> Reply:
     """Climb the task loss on the forget records: config as for `train`, and ``bn-mode`` (eval or train)."""
     worker = site.worker
 
-    def step(model: nn.Module, epochs: Epochs, plan: LocalPlan) -> LocalRun:
+    def step(model: nn.Module, sets: Sets, plan: LocalPlan) -> LocalRun:
         return ascend(
             model,
             worker.task.loss,
-            epochs,
+            sets.forget.epochs(plan),
             lr=plan.lr,
             momentum=plan.momentum,
             max_norm=plan.max_norm,
@@ -28,7 +28,7 @@ def run(site: Site, call: Call) -> Reply:
             engine=worker.fabric,
         )
 
-    return forget_locally(site, call, step)
+    return unlearn_locally(site, call, step)
 
 
 OPS = [Op("ascend", "train", run)]

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from clients.scoring import comparison, scorecard
-from clients.site import Fact, Site
+from clients.site import Fact, Records, Site
 from clients.training import LocalPlan, LocalResult, train_locally
 from clients.worker import gpu_share
 from partitions.errors import BadInput, RunFailed
@@ -130,7 +130,7 @@ def local_plan(site: Site, call: Call) -> LocalPlan:
 
 
 def work_on(
-    site: Site, call: Call, which: Literal["all", "retain", "forget"], work: Callable[[np.ndarray], LocalResult]
+    site: Site, call: Call, which: Records, work: Callable[[np.ndarray], LocalResult]
 ) -> Reply:
     """Run `work` on the site's training records that are meant, and report it; no records, no work and no state.
 
@@ -180,11 +180,14 @@ def select(site: Site, call: Call) -> Reply:
 
 
 def train(site: Site, call: Call) -> Reply:
-    """Train locally: config seed, lr, epochs, and if wanted round, purpose, records, request, max-norm, prox-mu."""
-    plan = local_plan(site, call)
-    state = model_of(call)
+    """Train locally: config seed, lr, epochs, and if wanted round, purpose, records, request, max-norm, prox-mu.
+
+    A further model ``trainable`` holds masks of what may change, see `clients.training.PartlyTrainable`.
+    """
+    plan, state = local_plan(site, call), model_of(call)
     which = asked(call.config, "records", str, "all")
-    return work_on(site, call, which, lambda indices: train_locally(site.worker, state, site.train, indices, plan))  # type: ignore[arg-type]
+    part = call.states["trainable"].params if "trainable" in call.states else None
+    return work_on(site, call, which, lambda found: train_locally(site.worker, state, site.train, found, plan, part))  # type: ignore[arg-type]
 
 
 def score(site: Site, call: Call) -> Reply:

@@ -22,7 +22,7 @@ from partitions.records import LoadedData
 from partitions.requests import Selection, parse_request, select
 
 Split = Literal["train", "holdout", "reference"]
-Records = Literal["all", "retain", "forget"]
+Records = Literal["all", "retain", "forget", "both"]
 LastBatch = Literal["keep", "drop", "merge"]
 Fact = str | int | list[int]
 
@@ -206,13 +206,17 @@ class Site:
         return self._selections[key]
 
     def records(self, which: Records, request: str, request_seed: int) -> np.ndarray:
-        """Return the indices of the training records that are meant: all, those to retain, or those to forget."""
+        """Return the indices of the training records that are meant: to retain, to forget, both, or all.
+
+        "both" leaves out what earlier requests of a sequence forgot already; "all" does not look at the request.
+        """
         if which not in get_args(Records):
             raise BadInput("records", which, ", ".join(get_args(Records)))
         if which == "all":
             return self.train.indices
         selection = self.select(request, request_seed, "train")
-        chosen: np.ndarray = self.train.indices[selection.retain if which == "retain" else selection.forget]
+        meant = {"retain": selection.retain, "forget": selection.forget, "both": selection.retain | selection.forget}
+        chosen: np.ndarray = self.train.indices[meant[which]]
         return chosen
 
     def selection_summary(self, request: str, seed: int) -> dict[str, str | int]:

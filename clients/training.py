@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD
 
 from clients.site import LastBatch, View
 from clients.worker import Worker
+from partitions.errors import BadInput
 from unlearning.local import set_modes
 from unlearning.state import State
 
@@ -119,7 +121,14 @@ def batches(
         yield worker.batch(view.inputs, view.targets, indices[positions])
 
 
-def train_locally(worker: Worker, state: State, view: View, indices: np.ndarray, plan: LocalPlan) -> LocalResult:
+def train_locally(
+    worker: Worker,
+    state: State,
+    view: View,
+    indices: np.ndarray,
+    plan: LocalPlan,
+    trainable: Mapping[str, Tensor] | None = None,
+) -> LocalResult:
     """Train from `state` on the records at `indices`, with a fresh optimiser.
 
     A batch of one record is trained with BatchNorm in eval mode. The first loss that is not finite ends the training.
@@ -136,10 +145,13 @@ def train_locally(worker: Worker, state: State, view: View, indices: np.ndarray,
         Which records, as positions in the view's arrays; not empty.
     plan : LocalPlan
         How.
+    trainable : mapping of str to Tensor, optional
+        What may change, see `PartlyTrainable`; everything where it is not given.
     """
     started = time.perf_counter()
     order = batch_order(len(indices), plan.epochs, plan.batch_size, plan.last_batch, plan.seed)
     model = worker.load(state)
+    part = None if trainable is None else PartlyTrainable(worker.module, trainable)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = worker.optimizer(SGD(parameters, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay))
     pull = Proximal(parameters, plan.prox_mu) if plan.prox_mu else None
@@ -153,6 +165,8 @@ def train_locally(worker: Worker, state: State, view: View, indices: np.ndarray,
             if mode != wanted:
                 set_modes(model, wanted)
                 mode = wanted
+                if part is not None:
+                    part.keep_statistics()
             optimizer.zero_grad()
             loss, metric = worker.task.loss_and_metric(model, x, y)
             value, hit = torch.stack([loss.detach(), metric.to(loss.dtype)]).tolist()
@@ -160,9 +174,13 @@ def train_locally(worker: Worker, state: State, view: View, indices: np.ndarray,
                 reason = f"the loss of step {len(losses) + 1} is {value}"
                 break
             worker.fabric.backward(loss if pull is None else loss + pull())
+            if part is not None:
+                part.mask_gradients()
             if plan.max_norm:
                 worker.fabric.clip_gradients(model, optimizer, max_norm=plan.max_norm, error_if_nonfinite=False)
             optimizer.step()
+            if part is not None:
+                part.put_back()
             losses.append(value)
             correct, seen = correct + hit * len(x), seen + len(x)
     after = worker.state()
@@ -179,6 +197,55 @@ def train_locally(worker: Worker, state: State, view: View, indices: np.ndarray,
         status="not-finite" if reason else "ok",
         reason=reason,
     )
+
+
+class PartlyTrainable:
+    """Holds part of a model as it is while the rest trains.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The model as loaded. Parameters that are not named stop taking gradients until it is loaded again.
+    masks : mapping of str to Tensor
+        By parameter name, booleans that broadcast to the parameter: where True it may change. BatchNorm layers without
+        a parameter of their own that may change keep their statistics.
+    """
+
+    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        named = dict(module.named_parameters())
+        if unknown := sorted(masks.keys() - named.keys()):
+            raise BadInput("trainable", unknown[0], "names of parameters of the model")
+        for name, parameter in named.items():
+            parameter.requires_grad_(name in masks)
+        self._kept = [(p, m) for p, m in _masked(named, masks) if not bool(m.all())]
+        self._start = [p.detach().clone() for p, _ in self._kept]
+        self._fixed = [
+            layer
+            for name, layer in module.named_modules()
+            if isinstance(layer, _BatchNorm) and not {f"{name}.weight", f"{name}.bias"} & masks.keys()
+        ]
+
+    def keep_statistics(self) -> None:
+        """Put the BatchNorm layers that are held in eval mode; to be called after every change of mode."""
+        for layer in self._fixed:
+            layer.eval()
+
+    def mask_gradients(self) -> None:
+        """Zero the gradients of what is held."""
+        for parameter, mask in self._kept:
+            if parameter.grad is not None:
+                parameter.grad.mul_(mask)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Undo what momentum or weight decay did to what is held."""
+        for (parameter, mask), start in zip(self._kept, self._start, strict=True):
+            parameter.copy_(torch.where(mask, parameter, start))
+
+
+def _masked(named: Mapping[str, nn.Parameter], masks: Mapping[str, Tensor]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    for name, mask in masks.items():
+        yield named[name], mask.to(device=named[name].device, dtype=torch.bool)
 
 
 class Proximal:

@@ -126,9 +126,15 @@ class Worker:
     def load(self, state: State) -> nn.Module:
         """Put `state` into the training model, reset what the last call left, and return the wrapped model."""
         state.load_into(self._module)
+        self._module.requires_grad_(True)
         self.model.zero_grad(set_to_none=True)
         self.fabric.strategy.precision.load_state_dict(self._fresh_precision)
         return self.model
+
+    @property
+    def module(self) -> nn.Module:
+        """The training model without Fabric's wrapper: parameters have the names they have in a `State`."""
+        return self._module
 
     def optimizer(self, optimizer: Optimizer) -> Any:
         """Return `optimizer` wrapped by Fabric."""

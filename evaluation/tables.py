@@ -17,6 +17,9 @@ SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
 CHECKPOINTS = ("trained", "unlearned", "recovered")
 MISSING = "–"
 GOLD = "★"
+UNFIT = "not_applicable"
+OF_VALUES = ("ok", "undefined", "underpowered", UNFIT)
+"""What a single value's status may be without the model's being at fault."""
 
 Row = dict[str, Any]
 
@@ -74,7 +77,9 @@ def _models(group: pd.DataFrame) -> Iterator[Row]:
     group = group.assign(variant=_variants(group))
     for key, rows in group.groupby(["method", "preset", "checkpoint", "variant"], sort=False):
         method, preset, checkpoint, variant = key
-        bad = rows[~rows["status"].isin(["ok", "undefined", "underpowered", "not_applicable"])]
+        bad = rows[~rows["status"].isin(OF_VALUES)]
+        if (rows["status"] == UNFIT).all():  # the method, not a metric
+            bad = rows
         yield {
             "method": method,
             "preset": preset,
@@ -163,7 +168,7 @@ def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
         Text(_short(_mean(row, "retrain_gap_kl_forget"))),
         Text(_duration(seconds)),
         Text(MISSING if speedup is None or row["status"] != "ok" else f"{_short(speedup)}x"),
-        Text(str(row["status"])),
+        Text("n/a" if row["status"] == UNFIT else str(row["status"])),
     ]
 
 
@@ -211,7 +216,7 @@ def _mean(row: Row, metric: str) -> float | None:
 
 def _style(row: Row) -> str:
     if row["status"] != "ok":
-        return "red"
+        return "dim" if row["status"] == UNFIT else "red"
     return {"retrain": "bold yellow", "original": "cyan"}.get(str(row["method"]), "")
 
 
@@ -243,6 +248,8 @@ def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
         lines.append(f"Means over up to {seeds} combinations of seeds; their spread is in results.csv.")
     text = Text().append("\n".join(lines), style="dim")
     for row in rows:
-        if row["status"] != "ok":
+        if row["status"] == UNFIT and row["checkpoint"] == "unlearned":
+            text.append(f"\n{_name(row, False)}: {row['reason']}", style="dim")
+        elif row["status"] not in ("ok", UNFIT):
             text.append(f"\n{_name(row, False)} {row['checkpoint']}: {row['status']}: {row['reason']}", style="red")
     return text

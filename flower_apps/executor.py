@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from clients.catalogue import TASKS
 from flower_apps.identity import Identity
@@ -29,6 +31,7 @@ from strategies.history import History, HistoryWriter
 from strategies.recording import RecordingFedAvg
 from strategies.recovery import RecoveryHook, run_recovery
 from strategies.registry import METHODS
+from unlearning.layers import Layer, layers_of
 from unlearning.state import State
 
 CONTROL = "fine-tuning"
@@ -80,23 +83,38 @@ class GroupExecutor:
         original = Arm("original", "", {}, {"trained": self._train()})
         for selections in sequences:
             for seed in self._settings.seeds("unlearn"):
-                starts = dict.fromkeys(self._methods, original.last)
+                starts: dict[str, Stage | None] = dict.fromkeys(self._methods, original.last)
                 for text, selection in selections.items():
                     case = Case(request_plan(text, self._request_seed, selection), selection, seed)
                     starts = self._forget(case, original, starts)
 
-    def _forget(self, case: Case, original: Arm, starts: Mapping[str, Stage]) -> dict[str, Stage]:
-        """Run every method on one request and score it; return where the next request of a sequence starts."""
+    def _forget(self, case: Case, original: Arm, starts: Mapping[str, Stage | None]) -> dict[str, Stage | None]:
+        """Run every method on one request and score it; return where the next request of a sequence starts.
+
+        A method that cannot do the request says so in the results, and does none of the later ones.
+        """
         gold = self._retrain(case)
         anchors = self._scorer.score(gold, case)
         self._scorer.write(original, gold, anchors, case)
         self._scorer.write(gold, gold, anchors, case)
-        ends = {}
+        ends: dict[str, Stage | None] = {}
         for name, start in starts.items():
+            why_not = self._unfit(name, case) if start is not None else "not applicable to an earlier request"
+            if start is None or why_not:
+                config = self._configs[name].model_dump(mode="json")
+                self._scorer.write_unfit(name, self._settings.preset, config, why_not, anchors, case)
+                ends[name] = None
+                continue
             arm = self._unlearn(name, start, original.last, case)
             self._scorer.write(arm, gold, anchors, case)
             ends[name] = arm.last
         return ends
+
+    def _unfit(self, name: str, case: Case) -> str:
+        """Return why a method cannot do a request; empty when it can."""
+        method = self._methods[name]
+        given = {"has_history": not self._settings.original, "has_logits": self._task.has_logits}
+        return method.unfit(case.plan.granularity, **given) or method.unfit_for(case.plan)
 
     def _sequences(self) -> list[dict[str, Facts]]:
         """Resolve and check every request: for each sequence its prefixes and what the sites mean by them."""
@@ -104,12 +122,6 @@ class GroupExecutor:
         for text in self._settings.request_texts():
             selections = {}
             for prefix in parse_request(text).prefixes():
-                for method in self._methods.values():
-                    method.check(
-                        prefix.steps[-1].granularity,
-                        has_history=not self._settings.original,
-                        has_logits=self._task.has_logits,
-                    )
                 selections[prefix.text] = self._sites.select(prefix.text, self._request_seed)
                 check_sites(self._facts, prefix.text, selections[prefix.text])
             sequences.append(selections)
@@ -171,14 +183,15 @@ class GroupExecutor:
         def compute(work: StageWork) -> Outcome:
             return self._strategy(name, case, case.seed, config, history, self._rounds(work)).run(start.state)
 
-        def hook() -> RecoveryHook | None:
-            return self._strategy(name, case, case.seed, config, history, None).recovery_hook()
+        def hook() -> RecoveryHook:
+            made = self._strategy(name, case, case.seed, config, history, None)
+            return made.recovery_hook(start.state, unlearned.state)
 
         unlearned = self._stage("unlearn", f"{name} {case.plan.text}", parts, compute)
         recovered = self._recover(name, unlearned, case, hook) if unlearned.status == "ok" else None
         return Arm(name, self._settings.preset, resolved, {"unlearned": unlearned, "recovered": recovered})
 
-    def _recover(self, name: str, parent: Stage, case: Case, hook: Callable[[], RecoveryHook | None] | None) -> Stage:
+    def _recover(self, name: str, parent: Stage, case: Case, hook: Callable[[], RecoveryHook] | None) -> Stage:
         settings = self._settings
         parts = {
             **self._identity.training,
@@ -220,7 +233,16 @@ class GroupExecutor:
     ) -> UnlearningStrategy:
         made = METHODS.get(name)
         online = self._workshop.online
-        return made(online, self._schedule, case.plan, seed=seed, config=config, history=history, work=work)
+        return made(
+            online,
+            self._schedule,
+            case.plan,
+            seed=seed,
+            config=config,
+            history=history,
+            work=work,
+            layers=self._layers,
+        )
 
     def _rounds(self, work: StageWork) -> HistoryWriter:
         """Keep what a resume needs of a stage's rounds, and the sites' updates only where the rounds are kept."""
@@ -229,10 +251,19 @@ class GroupExecutor:
     @cached_property
     def _initial_state(self) -> State:
         """The initial weights: the same for the original and every retrained model of a train seed."""
-        described = next(iter(self._facts.values()))
         torch.manual_seed(derive_seed(self._settings.train_seed, "init"))
-        module = self._task.build(self._settings.model, tuple(described["data-shape"]), described["num-classes"])
+        module = self._built()
         return State.from_module(module.double() if self._settings.precision == "64-true" else module)
+
+    @cached_property
+    def _layers(self) -> tuple[Layer, ...]:
+        """The model's layers in the order in which it runs them, found on a black record."""
+        shape = next(iter(self._facts.values()))["data-shape"]
+        return layers_of(self._built(), self._task.to_inputs(np.zeros((1, *shape), dtype=np.uint8)))
+
+    def _built(self) -> nn.Module:
+        described = next(iter(self._facts.values()))
+        return self._task.build(self._settings.model, tuple(described["data-shape"]), described["num-classes"])
 
     @cached_property
     def _request_seed(self) -> int:

@@ -29,7 +29,10 @@ def _check_names(settings: GroupSettings) -> None:
 
 
 def _check_methods(settings: GroupSettings) -> None:
-    """Check that every method exists, takes its settings and can forget at every granularity requested."""
+    """Check that every method exists, takes its settings and can do at least one of the requests.
+
+    One that can do some of them runs on those; the results say why it did not run on the others.
+    """
     from clients.catalogue import TASKS
     from partitions.requests import parse_request
     from strategies.registry import METHODS
@@ -43,8 +46,12 @@ def _check_methods(settings: GroupSettings) -> None:
         METHODS.get(name)
         if name not in methods:
             raise unknown_name("overrides", name, methods)
-    has_logits = TASKS.get(settings.task).has_logits
+    given = {"has_history": not settings.original, "has_logits": TASKS.get(settings.task).has_logits}
     for name, method in methods.items():
         method.resolve_config(settings.preset, overrides.get(name, {}))
-        for step in (step for request in requests for step in request.steps):
-            method.check(step.granularity, has_history=not settings.original, has_logits=has_logits)
+        reasons = {request.text: method.unfit(request.steps[0].granularity, **given) for request in requests}
+        if all(reasons.values()):
+            text, why = next(iter(reasons.items()))
+            raise BadInput(
+                "methods", name, f"a method that can do at least one of the requests ({text}: {why})", f"drop {name}"
+            )

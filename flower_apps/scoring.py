@@ -114,18 +114,41 @@ class Scorer:
             if stage is not None and anchor is not None and arm is not gold:
                 compared = self._comparison(stage, anchor, f"{arm.method} {name}", case)
             self._write_rows(cell, scored[name], anchors, compared, case)
+        checkpoints = {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None}
+        self._add_cell(cell, arm.method, arm.preset, arm.config, case, checkpoints, arm.last.status)
+
+    def write_unfit(
+        self, method: str, preset: str, config: Mapping[str, Any], reason: str, anchors: Scored, case: Case
+    ) -> None:
+        """Write that a method cannot do a request: rows without values, and the reason."""
+        cell = self._identity.cell(method, config, case.plan, case.seed)
+        for checkpoint in ("unlearned", "recovered"):
+            model = ScoredModel(method, preset, checkpoint, "not_applicable", reason, None, None, None)
+            self._write_rows(cell, model, anchors, None, case)
+        self._add_cell(cell, method, preset, config, case, {}, "not_applicable")
+
+    def _add_cell(
+        self,
+        cell: str,
+        method: str,
+        preset: str,
+        config: Mapping[str, Any],
+        case: Case,
+        checkpoints: Mapping[str, str],
+        status: str,
+    ) -> None:
         self._run.add_cell(
             {
                 "cell": cell,
-                "method": arm.method,
-                "preset": arm.preset,
+                "method": method,
+                "preset": preset,
                 "request": case.plan.text,
                 "train_seed": self._settings.train_seed,
                 "unlearn_seed": case.seed,
-                "checkpoints": {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None},
-                "config": dict(arm.config),
+                "checkpoints": dict(checkpoints),
+                "config": dict(config),
                 "settings": self._settings.to_run_config(),
-                "status": arm.last.status,
+                "status": status,
             }
         )
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flower_apps.executor import GroupExecutor
 from flower_apps.places import Places, open_run_folder, resolve_home
+from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import FederatedSites, partition_of
@@ -28,6 +29,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one group: everything it needs is in ``context.run_config`` (keys of `GroupSettings`)."""
     settings = GroupSettings.parse(context.run_config)
+    check_groups([settings])
     home = resolve_home(settings.home)
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)

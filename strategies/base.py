@@ -7,18 +7,20 @@ paper says (`merge`, by default a weighted average), and binds ``METHOD`` to its
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from strategies.declaration import MethodConfig, MethodDeclaration, Needs
 from strategies.federation import Federation
 from strategies.plans import Cost, Outcome, RequestPlan, Schedule, SiteCounts
 from strategies.recording import train_config
-from strategies.recovery import Clipped, RecoveryHook
+from strategies.recovery import RecoveryHook
 from strategies.rounds import RecordedRounds
 from strategies.wire import Scalar
 
 if TYPE_CHECKING:
     from strategies.history import History, HistoryWriter
+    from unlearning.layers import Layer
     from unlearning.state import State
 
 __all__ = [
@@ -53,6 +55,8 @@ class UnlearningStrategy(MethodDeclaration, RecordedRounds):
         Rounds of the original training; kept only by a method that declared the need.
     work : HistoryWriter or None
         Where the method's own rounds are committed.
+    layers : sequence of Layer
+        The model's, in the order in which it runs them.
     label : str
         For the events; "<name> <request>" where it is not given.
     """
@@ -67,6 +71,7 @@ class UnlearningStrategy(MethodDeclaration, RecordedRounds):
         config: MethodConfig,
         history: History | None = None,
         work: HistoryWriter | None = None,
+        layers: Sequence[Layer] = (),
         label: str = "",
     ) -> None:
         weight_key = "num-examples" if not self.needs.forget_data else "num-forget"
@@ -80,7 +85,8 @@ class UnlearningStrategy(MethodDeclaration, RecordedRounds):
             accept_diverged=self.needs.forget_data,
         )
         self.schedule, self.request, self.seed, self.config = schedule, request, seed, config
-        self.history = history if self.needs.history else None
+        self.layers = tuple(layers)
+        self.history = history if self.needs.history or self.needs.history_helps else None
 
     @property
     @abstractmethod
@@ -91,12 +97,20 @@ class UnlearningStrategy(MethodDeclaration, RecordedRounds):
         """Unlearn, starting from the model that is to forget; see `RecordedRounds.run_rounds` for what it raises."""
         return self.run_rounds(state, self.rounds)
 
-    def recovery_hook(self) -> RecoveryHook | None:
-        """Return what this method changes about its recovery, or None."""
-        return Clipped(self.config.recovery_max_norm) if self.config.recovery_max_norm else None
+    def recovery_hook(self, start: State, unlearned: State) -> RecoveryHook:
+        """Return what this method changes about its recovery.
+
+        It must follow from its arguments and the settings alone: a resumed recovery asks for it again.
+
+        Parameters
+        ----------
+        start, unlearned : State
+            The model before and after the unlearning step.
+        """
+        return RecoveryHook(self.config.recovery_max_norm)
 
     def step_config(self, round_: int, records: str) -> dict[str, Scalar]:
-        """Return a message's common keys for the unlearning step on "forget" or "retain" records."""
+        """Return a message's common keys for the unlearning step on "forget", "retain" or "both" records."""
         return {
             **train_config(self.schedule, round_=round_, seed=self.seed, purpose=self.name),
             "epochs": self.schedule.unlearn_epochs,

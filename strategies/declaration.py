@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partitions.errors import BadInput, unknown_name
+from strategies.plans import RequestPlan
 
 DEFAULT_PRESET = "lethe"
-SHARED_PRESETS = ("lethe", "original", "safe")
+SHARED_PRESETS = ("lethe", "original", "safe", "common")
 """Presets that can be asked of every method; one that lacks it uses its `DEFAULT_PRESET`."""
 
 
@@ -23,6 +24,8 @@ class Needs:
     ----------
     history : bool
         The recorded rounds of the original training.
+    history_helps : bool
+        It uses those rounds where they are there, and knows what to do without.
     forget_data, retain_data : bool
         Sites open those records during the unlearning step.
     logits : bool
@@ -32,6 +35,7 @@ class Needs:
     """
 
     history: bool = False
+    history_helps: bool = False
     forget_data: bool = False
     retain_data: bool = False
     logits: bool = False
@@ -68,6 +72,8 @@ class MethodDeclaration:
         Of client, class, patient and sample, those it can forget at.
     needs : Needs
         What it must be given.
+    not_for : dict of str to str
+        Why it cannot be run honestly at the other granularities, where there is more to say.
     version : int
         Raised when a change makes old results wrong.
     Config : type of MethodConfig
@@ -83,6 +89,7 @@ class MethodDeclaration:
     family: ClassVar[str]
     granularities: ClassVar[tuple[str, ...]]
     needs: ClassVar[Needs]
+    not_for: ClassVar[dict[str, str]] = {}
     version: ClassVar[int] = 1
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {DEFAULT_PRESET: {}}
@@ -114,16 +121,18 @@ class MethodDeclaration:
             ) from None
 
     @classmethod
-    def check(cls, granularity: str, *, has_history: bool, has_logits: bool) -> None:
-        """Refuse what this method cannot do; raises `BadInput` that says what to change."""
+    def unfit(cls, granularity: str, *, has_history: bool, has_logits: bool) -> str:
+        """Return why this method cannot do a request of that granularity, and what would help; empty when it can."""
         if granularity not in cls.granularities:
-            can = ", ".join(cls.granularities)
-            raise BadInput(
-                "requests", granularity, f"what {cls.name} can forget: {can}", f"drop {cls.name} from methods"
-            )
+            why = cls.not_for.get(granularity, f"{cls.name} forgets {', '.join(cls.granularities)} only")
+            return f"not applicable to a {granularity} request: {why}"
         if cls.needs.history and not has_history:
-            raise BadInput(
-                "methods", cls.name, "methods that need no history", "train the original here instead of importing it"
-            )
+            return "it needs the history of the original training: train the original here instead of importing it"
         if cls.needs.logits and not has_logits:
-            raise BadInput("methods", cls.name, "methods that need no class logits", "choose a task with classes")
+            return "it needs class logits, which this task has not"
+        return ""
+
+    @classmethod
+    def unfit_for(cls, request: RequestPlan) -> str:
+        """Return why this method cannot do this very request, given who holds what; empty when it can."""
+        return ""

@@ -96,6 +96,8 @@ class RoundRecord:
         Every site that was asked, sorted.
     status, reason : str
         "diverged" ends the stage; its `after` is the last usable state.
+    remarks : tuple of str
+        What the method has to say of the round.
     """
 
     round: int
@@ -105,6 +107,7 @@ class RoundRecord:
     sites: Mapping[str, SiteRecord] = field(default_factory=dict)
     status: Status = "ok"
     reason: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -137,8 +140,8 @@ class RoundRecord:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return one line for each site that failed or was rejected."""
-        return tuple(
+        """Return one line for each remark, and for each site that failed or was rejected."""
+        return self.remarks + tuple(
             f"round {self.round}: {site} {found.status}: {found.reason}"
             for site, found in self.sites.items()
             if found.status in ("failed", "rejected")
@@ -154,7 +157,8 @@ class RoundRecord:
         values: dict[str, Any] = json.loads(text)
         values.pop("format")
         sites = {site: SiteRecord(**found) for site, found in values.pop("sites").items()}
-        return cls(**values, sites=sites)
+        remarks = tuple(values.pop("remarks", ()))
+        return cls(**values, sites=sites, remarks=remarks)
 
     def _mean(self, key: str) -> float:
         parts = [(self.sites[s].weight, float(getattr(self.sites[s], key))) for s in self.participants]

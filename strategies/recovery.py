@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from partitions.errors import RunFailed
 from strategies.federation import Federation
@@ -17,34 +16,28 @@ from unlearning.divergence import too_far
 from unlearning.state import State
 
 
-class RecoveryHook(Protocol):
-    """What a method may change about its recovery."""
-
-    def message_config(self, round_: int) -> Mapping[str, Scalar]:
-        """Return keys to add to, or put in place of, a recovery round's message."""
-
-    def after_round(self, round_: int, before: State, after: State) -> State:
-        """Return the state to go on with."""
-
-
 @dataclass(frozen=True)
-class Clipped:
-    """A recovery whose gradients are clipped, and nothing else.
+class RecoveryHook:
+    """What a method may change about its recovery; as it stands, nothing but the clip. Subclass it for more.
 
     Attributes
     ----------
     max_norm : float
-        L2 norm.
+        Clip of the gradients' L2 norm; 0: the schedule's.
     """
 
-    max_norm: float
+    max_norm: float = 0.0
 
     def message_config(self, round_: int) -> Mapping[str, Scalar]:
-        """Return the clip."""
-        return {"max-norm": self.max_norm}
+        """Return keys to add to, or put in place of, a recovery round's message."""
+        return {"max-norm": self.max_norm} if self.max_norm else {}
+
+    def message_states(self, round_: int) -> Mapping[str, State]:
+        """Return further models for a recovery round's message: ``trainable`` holds masks of what may change."""
+        return {}
 
     def after_round(self, round_: int, before: State, after: State) -> State:
-        """Return `after`."""
+        """Return the state to go on with."""
         return after
 
 
@@ -92,8 +85,11 @@ class Recovery(RecordingFedAvg):
 
     def ask_for(self, round_: int) -> Ask:
         """Ask as FedAvg does, with what the hook changes."""
-        ask = super().ask_for(round_)
-        return ask if self._hook is None else replace(ask, config={**ask.config, **self._hook.message_config(round_)})
+        ask, hook = super().ask_for(round_), self._hook
+        if hook is None:
+            return ask
+        config = {**ask.config, **hook.message_config(round_)}
+        return replace(ask, config=config, states=hook.message_states(round_))
 
     def merge(self, round_: int, state: State, contributions: Sequence[Contribution]) -> Merged:
         """Average, let the hook act, and go back when the model went too far."""

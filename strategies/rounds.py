@@ -20,7 +20,7 @@ from strategies.federation import Federation, WatchedGrid
 from strategies.history import History, HistoryWriter, RoundRecord, SiteRecord
 from strategies.plans import Cost, Outcome, Status
 from strategies.wire import Scalar, SiteReply, array_bytes, call_content, make_message, reply_of, to_record
-from unlearning.state import State, Tensors, Update, apply_updates, update_of
+from unlearning.state import State, Tensors, Update, all_finite, apply_updates, update_of
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,46 @@ class Ask:
     sites : tuple of str
         Nobody is asked when it is empty, and the round is the server's alone.
     config : mapping
-        Scalars with hyphenated keys; ``epochs`` and ``lr`` among them.
+        Scalars and flat lists with hyphenated keys; ``epochs`` and ``lr`` among them.
+    states : mapping of str to State
+        Further models by name, such as a teacher; encoded once for all sites.
+    weight_key : str
+        The metric that weighs a site in this round; empty: the strategy's.
     """
 
     op: str
     sites: tuple[str, ...]
-    config: Mapping[str, Scalar]
+    config: Mapping[str, Scalar | list[str]]
+    states: Mapping[str, State] = field(default_factory=dict)
+    weight_key: str = ""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One site's part in a round; `update` is set exactly when the record's status is "ok"."""
+    """One site's part in a round.
+
+    Attributes
+    ----------
+    site : str
+        Whose.
+    record : SiteRecord
+        What it did.
+    update : Update or None
+        What changed in its model; None when it sent none, or the record's status is not "ok".
+    diverged : str
+        Why the site stopped at its last usable state; empty otherwise.
+    arrays : mapping of str to Tensors
+        Statistics by name, such as importances; finite.
+    metrics : mapping of str to number
+        All numbers the site sent.
+    """
 
     site: str
     record: SiteRecord
     update: Update | None
     diverged: str = ""
+    arrays: Mapping[str, Tensors] = field(default_factory=dict)
+    metrics: Mapping[str, int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,14 +94,17 @@ class Merged:
         What the server must remember to resume.
     disk_read : int
         Bytes read from a stored history.
+    remarks : tuple of str
+        What a reader of the result should know, such as the share of selected parameters.
     """
 
     state: State
-    updates: Mapping[str, Update]
-    weights: Mapping[str, float]
+    updates: Mapping[str, Update] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     stop: str = ""
     server: Mapping[str, Tensors] = field(default_factory=dict)
     disk_read: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class _Stop(Exception):
@@ -210,7 +237,7 @@ class RecordedRounds(Strategy):
         self._grid.round = round_
         self._ask = self.ask_for(round_)
         self._tell("round-started", round=round_, rounds=self._rounds)
-        content = call_content(arrays, self._ask.config)
+        content = call_content(arrays, self._ask.config, self._ask.states)
         self._down = array_bytes(content)
         roster = self.federation.roster
         return [
@@ -255,6 +282,10 @@ class RecordedRounds(Strategy):
         log(INFO, "\t└──> %s: %s (%s)", self.stage, self.label, type(self).__name__)
 
     # ------------------------------------------------------------------ inside
+    @property
+    def _weighed_by(self) -> str:
+        return self._ask.weight_key or self._weight_key
+
     @property
     def _status(self) -> Status:
         return self._records[-1].status if self._records else "ok"
@@ -307,20 +338,23 @@ class RecordedRounds(Strategy):
         if reply.error:
             record = replace(record, status="failed", reason=reply.error, traceback=reply.traceback)
             return Contribution(reply.site, record, None)
-        if reply.state is None or reply.count(self._weight_key) == 0:
-            return Contribution(reply.site, replace(record, status="empty"), None)
+        arrays = {name: {n: torch.from_numpy(a) for n, a in group.items()} for name, group in reply.arrays.items()}
+        told = {"arrays": arrays, "metrics": reply.metrics}
+        if (reply.state is None and not arrays) or reply.count(self._weighed_by) == 0:
+            return Contribution(reply.site, replace(record, status="empty"), None, metrics=reply.metrics)
         status = reply.text("status") or "ok"
         if status != "ok" and not (self._accept_diverged and status == "diverged"):
             reason = f"{status}: {reply.text('reason')}"
             return Contribution(reply.site, replace(record, status="rejected", reason=reason), None)
-        if not reply.state.is_finite():
+        if not (reply.state is None or reply.state.is_finite()) or not all(map(all_finite, arrays.values())):
             return Contribution(reply.site, replace(record, status="rejected", reason="the update is not finite"), None)
         diverged = reply.text("reason") or status if status != "ok" else ""
-        return Contribution(reply.site, record, _update(reply.site, reply.state, before), diverged)
+        update = None if reply.state is None else _update(reply.site, reply.state, before)
+        return Contribution(reply.site, record, update, diverged, **told)
 
     def weights_of(self, round_: int, contributions: Sequence[Contribution]) -> dict[str, float]:
         """Return the share of every usable contribution; empty when there is none."""
-        key = self._weight_key.replace("-", "_")
+        key = self._weighed_by.replace("-", "_")
         counts = {c.site: int(getattr(c.record, key)) for c in contributions if c.update is not None}
         total = sum(counts.values())
         return {site: count / total for site, count in counts.items()}
@@ -334,6 +368,7 @@ class RecordedRounds(Strategy):
             sites={c.site: replace(c.record, weight=merged.weights.get(c.site, 0.0)) for c in contributions},
             status="diverged" if merged.stop else "ok",
             reason=merged.stop,
+            remarks=merged.remarks,
         )
 
     def _tell(self, kind: str, **fields: object) -> None:

@@ -14,8 +14,10 @@ from torch.optim import SGD, Adam, Optimizer
 
 from unlearning.divergence import GROWTH, DivergenceGuard
 
-Batch = tuple[Tensor, Tensor]
-Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Batch = tuple[Tensor, ...]
+"""Inputs and targets; in a pair of batches the second one's after the first one's."""
+Objective = Callable[..., Tensor]
+"""``(model, *batch) -> scalar Tensor``."""
 BatchNormMode = Literal["eval", "train"]
 
 
@@ -83,59 +85,85 @@ def run_epochs(
     lr: float,
     momentum: float = 0.0,
     optimizer: Literal["sgd", "adam"] = "sgd",
+    weight_decay: float = 0.0,
     max_norm: float = 0.0,
     bn_mode: BatchNormMode = "eval",
     engine: Engine | None = None,
     growth: float = GROWTH,
+    adjust: Callable[[], None] | None = None,
+    after_step: Callable[[], None] | None = None,
+    after_epoch: Callable[[int], bool] | None = None,
 ) -> LocalRun:
-    """Minimise ``objective(model, x, y)`` with a fresh optimiser, and stop at the last usable state.
+    """Minimise ``objective(model, *batch)`` with a fresh optimiser, and stop at the last usable state.
 
     Parameters
     ----------
     model : nn.Module
         Changed in place; the Fabric-wrapped module where `engine` is a Fabric.
     objective : callable
-        ``(model, x, y) -> scalar Tensor``.
-    epochs : iterable of iterables of (x, y)
-        The batches of each epoch, on the model's device.
-    lr, momentum : float
-        Of SGD; Adam takes `lr` only. No weight decay.
+        ``(model, *batch) -> scalar Tensor``.
+    epochs : iterable of iterables of tuples of Tensor
+        The batches of each epoch, on the model's device: inputs at the even places, what belongs to them at the odd.
+    lr, momentum, weight_decay : float
+        Of SGD; Adam takes no momentum.
     max_norm : float
         Clip of the gradients' L2 norm; 0: none.
     bn_mode : {"eval", "train"}
         Mode of BatchNorm layers; the rest of the model is in train mode. A batch of one record is always "eval".
     growth : float
         See `DivergenceGuard`.
+    adjust : callable, optional
+        Changes the gradients in place, after the backward pass and before they are clipped.
+    after_step : callable, optional
+        Changes the parameters in place after each step, for example a projection.
+    after_epoch : callable, optional
+        Told the number of the epoch that is done, from 1; True ends the run there.
     """
     engine = engine or PlainTorch()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    chosen = SGD(parameters, lr=lr, momentum=momentum) if optimizer == "sgd" else Adam(parameters, lr=lr)
-    wrapped = engine.setup_optimizers(chosen)
+    wrapped = engine.setup_optimizers(_fresh(optimizer, parameters, lr, momentum, weight_decay))
     guard = DivergenceGuard(model, growth)
     losses: list[float] = []
     steps = examples = 0
     usable, last = True, None
-    for x, y in (batch for epoch in epochs for batch in epoch):
-        set_modes(model, "eval" if len(x) == 1 else bn_mode)
-        wrapped.zero_grad()
-        loss = objective(model, x, y)
-        usable = guard.loss_is_usable(loss)
-        if not usable:
-            break
-        losses.append(float(loss.detach()))
-        engine.backward(loss)
-        if max_norm:
-            engine.clip_gradients(model, wrapped, max_norm=max_norm, error_if_nonfinite=False)
-        wrapped.step()
-        steps, examples, last = steps + 1, examples + len(x), (x, y)
-        usable = guard.step_is_usable()
-        if not usable:
+    for number, epoch in enumerate(epochs, start=1):
+        for batch in epoch:
+            inputs = batch[::2]
+            set_modes(model, "eval" if any(len(x) == 1 for x in inputs) else bn_mode)
+            wrapped.zero_grad()
+            loss = objective(model, *batch)
+            usable = guard.loss_is_usable(loss)
+            if not usable:
+                break
+            losses.append(float(loss.detach()))
+            engine.backward(loss)
+            if adjust is not None:
+                adjust()
+            if max_norm:
+                engine.clip_gradients(model, wrapped, max_norm=max_norm, error_if_nonfinite=False)
+            wrapped.step()
+            if after_step is not None:
+                with torch.no_grad():
+                    after_step()
+            steps, examples, last = steps + 1, examples + sum(map(len, inputs)), batch
+            usable = guard.step_is_usable()
+            if not usable:
+                break
+        if not usable or (after_epoch is not None and after_epoch(number)):
             break
     if usable and last is not None:
         usable = _end_is_usable(model, objective, last, guard)
     wrapped.zero_grad()
     mean = sum(losses) / len(losses) if losses else math.nan
     return LocalRun("ok" if usable else "diverged", guard.reason, steps, examples, mean)
+
+
+def _fresh(
+    kind: str, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+) -> Optimizer:
+    if kind == "adam":
+        return Adam(parameters, lr=lr, weight_decay=weight_decay)
+    return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def set_modes(model: nn.Module, bn_mode: BatchNormMode) -> None:

@@ -94,7 +94,7 @@ class State:
 
     def is_finite(self) -> bool:
         """Tell whether every floating-point tensor is finite."""
-        return all(_is_finite(t) for t in (*self.params.values(), *self.float_buffers.values()))
+        return all_finite(self.params) and all_finite(self.float_buffers)
 
     def sha256(self) -> str:
         """Return the hex SHA-256 over names, dtypes, shapes and bytes, in sorted order."""
@@ -130,6 +130,11 @@ def apply_updates(start: State, updates: Sequence[Update], weights: Sequence[flo
         if name.endswith("running_var"):
             tensor.clamp_(min=0)
     return State(params, buffers, {n: t.clone() for n, t in start.int_buffers.items()})
+
+
+def all_finite(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether every tensor is finite; integers and booleans are."""
+    return all(_is_finite(t) for t in tensors.values())
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:

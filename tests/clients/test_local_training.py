@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from clients.catalogue import TASKS
 from clients.site import Site
 from clients.training import LocalPlan, LocalResult, batch_order, train_locally
+from partitions.errors import BadInput
 from unlearning.state import State, distance
 
 MakeSite = Callable[..., Site]
@@ -238,3 +239,47 @@ class TestPrecision:
         model = site.worker.load(initial())
         x, y = site.worker.batch(site.train.inputs, site.train.targets, np.arange(4))
         assert site.worker.task.loss(model, x, y).dtype == torch.float32
+
+
+class TestPartlyTrainable:
+    """Some of a model trains, the rest stays as it is, to the bit."""
+
+    def train(self, site: Site, state: State, masks: dict[str, torch.Tensor], **plan: object) -> State:
+        values = {"lr": 0.05, "epochs": 2, "seed": 7, "batch_size": 8, "momentum": 0.9, "weight_decay": 0.1, **plan}
+        made = LocalPlan(**values)  # type: ignore[arg-type]
+        return train_locally(site.worker, state, site.train, site.train.indices, made, masks).state
+
+    def test_what_is_not_named_and_what_is_masked_stays(self, make_site: MakeSite, initial: Initial) -> None:
+        site, state = make_site(), initial()
+        half = torch.zeros(state.params["0.weight"].shape, dtype=torch.bool)
+        half[:16] = True
+        after = self.train(site, state, {"0.weight": half, "9.weight": torch.tensor(True)})
+        assert torch.equal(after.params["0.weight"][16:], state.params["0.weight"][16:])
+        assert not torch.equal(after.params["0.weight"][:16], state.params["0.weight"][:16])
+        changed = {name for name, tensor in after.params.items() if not torch.equal(tensor, state.params[name])}
+        assert changed == {"0.weight", "9.weight"}
+
+    def test_masks_of_nothing_but_true_change_nothing(self, make_site: MakeSite, initial: Initial) -> None:
+        site, state = make_site(), initial()
+        everything = dict.fromkeys(state.params, torch.tensor(True))
+        plan = {"momentum": 0.0, "weight_decay": 0.0}
+        masked = self.train(site, state, everything, **plan)
+        assert masked.sha256() == trained(site, state).state.sha256()
+
+    def test_statistics_of_held_layers_stay(self, make_site: MakeSite) -> None:
+        site = make_site(model="resnet18")
+        torch.manual_seed(0)
+        state = State.from_module(TASKS.get("classification").build("resnet18", (10, 10), 3))
+        after = self.train(site, state, {"fc.weight": torch.tensor(True), "bn1.bias": torch.tensor(True)}, epochs=1)
+        moved = {n for n, t in after.float_buffers.items() if not torch.equal(t, state.float_buffers[n])}
+        assert moved == {"bn1.running_mean", "bn1.running_var"}
+
+    def test_the_next_training_is_whole_again(self, make_site: MakeSite, initial: Initial) -> None:
+        site, state = make_site(), initial()
+        before = trained(site, state).state.sha256()
+        self.train(site, state, {"0.weight": torch.tensor(True)})
+        assert trained(site, state).state.sha256() == before
+
+    def test_a_name_the_model_lacks_is_refused(self, make_site: MakeSite, initial: Initial) -> None:
+        with pytest.raises(BadInput, match="nonsense"):
+            self.train(make_site(), initial(), {"nonsense": torch.tensor(True)})

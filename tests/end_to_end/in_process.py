@@ -14,6 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flower_apps.client_app import app as client_app
 from flower_apps.executor import GroupExecutor
+from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import FederatedSites, LocalSites, partition_of
@@ -96,6 +97,7 @@ def run_group(
     settings: GroupSettings, home: Path, out: Path, before: Callable[[Message], None] | None = None
 ) -> InProcessGrid:
     """Execute one group as the ServerApp does and return the grid, which knows what was sent."""
+    check_groups([settings])
     nodes = len(partition_of(settings, home).sites)
     grid = InProcessGrid({**settings.to_run_config(), "home": str(home)}, nodes, before)
     run = RunFolder(out)

@@ -190,6 +190,20 @@ def test_requests_one_after_the_other_start_from_the_recovered_model(done: tuple
     assert grid.sent["train.ascend"] == len(holders) > 0, "the first request's unlearning came from the cache"
 
 
+def test_a_method_that_cannot_do_a_request_says_so_and_the_others_go_on(
+    done: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run_group(small(requests="client:site-1;class:3;class:3>client:site-1", methods="federaser"), done[0], tmp_path)
+    table = results(tmp_path)
+    ours = table[(table["method"] == "federaser") & (table["metric"] == "test_accuracy")]
+    found = {request: rows for request, rows in ours.groupby("request")}
+    assert set(found["client:site-1"]["status"]) == {"ok"}
+    for request in ("class:3", "class:3>client:site-1"):
+        assert set(found[request]["status"]) == {"not_applicable"} and set(found[request]["value"]) == {""}
+    assert found["class:3"]["reason"].str.contains("class request").all()
+    assert found["class:3>client:site-1"]["reason"].str.contains("earlier request").all()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

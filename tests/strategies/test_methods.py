@@ -196,20 +196,18 @@ def test_overrides_win_over_the_preset():
     assert (config.max_norm, config.recovery_max_norm) == (3.0, 5.0)
 
 
-def test_what_a_method_cannot_do_is_refused_before_it_starts():
-    METHODS.get("ga").check("class", has_history=False, has_logits=False)
-    with pytest.raises(BadInput, match="what federaser can forget: client"):
-        METHODS.get("federaser").check("class", has_history=True, has_logits=True)
-    with pytest.raises(BadInput, match="history"):
-        METHODS.get("federaser").check("client", has_history=False, has_logits=True)
-    with pytest.raises(BadInput, match="logits"):
-        METHODS.get("fedquit").check("client", has_history=True, has_logits=False)
+def test_a_method_says_what_it_cannot_do():
+    assert METHODS.get("ga").unfit("class", has_history=False, has_logits=False) == ""
+    assert "federaser forgets client only" in METHODS.get("federaser").unfit("class", has_history=True, has_logits=True)
+    assert "history" in METHODS.get("federaser").unfit("client", has_history=False, has_logits=True)
+    assert "logits" in METHODS.get("fedquit").unfit("client", has_history=True, has_logits=False)
 
 
 def test_the_safe_preset_clips_recovery_and_the_others_leave_it_to_the_schedule():
     fed = federation(Hospitals(counts()))
-    assert method("ga", fed).recovery_hook() is None
-    assert method("ga", fed, preset="safe").recovery_hook().message_config(1) == {"max-norm": 5.0}
+    models = start_state(), start_state()
+    assert method("ga", fed).recovery_hook(*models).message_config(1) == {}
+    assert method("ga", fed, preset="safe").recovery_hook(*models).message_config(1) == {"max-norm": 5.0}
 
 
 # ---------------------------------------------------------------------- retrain (1.1)
@@ -342,7 +340,7 @@ def test_fine_tuning_then_recovery_is_recovery():
         strategy.run(start_state()).state,
         seed=1,
         work=None,
-        hook=strategy.recovery_hook(),
+        hook=strategy.recovery_hook(start_state(), start_state()),
     )
     plain = run_recovery(federation(Hospitals(counts())), schedule(), plan(counts()), start_state(), seed=1, work=None)
     assert after.state.sha256() == plain.state.sha256()
