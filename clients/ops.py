@@ -129,9 +129,7 @@ def local_plan(site: Site, call: Call) -> LocalPlan:
     )
 
 
-def work_on(
-    site: Site, call: Call, which: Records, work: Callable[[np.ndarray], LocalResult]
-) -> Reply:
+def work_on(site: Site, call: Call, which: Records, work: Callable[[np.ndarray], LocalResult]) -> Reply:
     """Run `work` on the site's training records that are meant, and report it; no records, no work and no state.
 
     Raises

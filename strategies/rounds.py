@@ -339,7 +339,6 @@ class RecordedRounds(Strategy):
             record = replace(record, status="failed", reason=reply.error, traceback=reply.traceback)
             return Contribution(reply.site, record, None)
         arrays = {name: {n: torch.from_numpy(a) for n, a in group.items()} for name, group in reply.arrays.items()}
-        told = {"arrays": arrays, "metrics": reply.metrics}
         if (reply.state is None and not arrays) or reply.count(self._weighed_by) == 0:
             return Contribution(reply.site, replace(record, status="empty"), None, metrics=reply.metrics)
         status = reply.text("status") or "ok"
@@ -350,7 +349,7 @@ class RecordedRounds(Strategy):
             return Contribution(reply.site, replace(record, status="rejected", reason="the update is not finite"), None)
         diverged = reply.text("reason") or status if status != "ok" else ""
         update = None if reply.state is None else _update(reply.site, reply.state, before)
-        return Contribution(reply.site, record, update, diverged, **told)
+        return Contribution(reply.site, record, update, diverged, arrays, reply.metrics)
 
     def weights_of(self, round_: int, contributions: Sequence[Contribution]) -> dict[str, float]:
         """Return the share of every usable contribution; empty when there is none."""
@@ -362,7 +361,7 @@ class RecordedRounds(Strategy):
     def _record(self, round_: int, contributions: Sequence[Contribution], merged: Merged) -> RoundRecord:
         return RoundRecord(
             round=round_,
-            lr=float(self._ask.config.get("lr", math.nan)),
+            lr=float(str(self._ask.config.get("lr", math.nan))),
             seconds=time.monotonic() - self._clock,
             disk_read=merged.disk_read,
             sites={c.site: replace(c.record, weight=merged.weights.get(c.site, 0.0)) for c in contributions},

@@ -158,9 +158,7 @@ def run_epochs(
     return LocalRun("ok" if usable else "diverged", guard.reason, steps, examples, mean)
 
 
-def _fresh(
-    kind: str, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
-) -> Optimizer:
+def _fresh(kind: str, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> Optimizer:
     if kind == "adam":
         return Adam(parameters, lr=lr, weight_decay=weight_decay)
     return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)

@@ -196,7 +196,7 @@ def test_a_method_that_cannot_do_a_request_says_so_and_the_others_go_on(
     run_group(small(requests="client:site-1;class:3;class:3>client:site-1", methods="federaser"), done[0], tmp_path)
     table = results(tmp_path)
     ours = table[(table["method"] == "federaser") & (table["metric"] == "test_accuracy")]
-    found = {request: rows for request, rows in ours.groupby("request")}
+    found = dict(list(ours.groupby("request")))
     assert set(found["client:site-1"]["status"]) == {"ok"}
     for request in ("class:3", "class:3>client:site-1"):
         assert set(found[request]["status"]) == {"not_applicable"} and set(found[request]["value"]) == {""}

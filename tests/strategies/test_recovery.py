@@ -6,7 +6,7 @@ from test_recording import Killed, killed_after
 from partitions.errors import RunFailed
 from strategies.history import History, HistoryWriter
 from strategies.recording import sample_sites
-from strategies.recovery import Clipped, run_recovery
+from strategies.recovery import RecoveryHook, run_recovery
 from unlearning.state import State
 
 
@@ -73,18 +73,21 @@ def test_the_schedules_clip_reaches_the_sites_and_a_hook_can_replace_it():
     for plan_, hook, expected in (
         (schedule(), None, 0.0),
         (schedule(recovery_max_norm=2.0), None, 2.0),
-        (schedule(recovery_max_norm=2.0), Clipped(5.0), 5.0),
+        (schedule(recovery_max_norm=2.0), RecoveryHook(5.0), 5.0),
     ):
         fed = federation(Hospitals(counts()))
         recover(fed, plan_=plan_, hook=hook)
         assert {call.config["max-norm"] for _, _, call in fed.grid.calls()} == {expected}
 
 
-class Freeze:
+class Freeze(RecoveryHook):
     """Puts one tensor back after every round."""
 
     def message_config(self, round_):
         return {"frozen": "scale"}
+
+    def message_states(self, round_):
+        return {"trainable": State({"w": torch.tensor([True])}, {}, {})}
 
     def after_round(self, round_, before, after):
         return State({**after.params, "scale": before.params["scale"]}, after.float_buffers, after.int_buffers)
@@ -96,6 +99,7 @@ def test_a_hook_sees_and_changes_what_a_round_made():
     assert torch.equal(outcome.state.params["scale"], start_state().params["scale"])
     assert not torch.equal(outcome.state.params["w"], start_state().params["w"])
     assert {call.config["frozen"] for _, _, call in fed.grid.calls()} == {"scale"}
+    assert all(call.states["trainable"].params["w"].tolist() == [True] for _, _, call in fed.grid.calls())
 
 
 def explode(round_: int):
