@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from clients.scoring import comparison, scorecard
+from clients.scoring import score_records
 from clients.site import Fact, Records, Site
 from clients.training import LocalPlan, LocalResult, train_locally
 from clients.worker import gpu_share
@@ -189,26 +189,13 @@ def train(site: Site, call: Call) -> Reply:
 
 
 def score(site: Site, call: Call) -> Reply:
-    """Answer the ``scorecard`` of the site's records under the model."""
+    """Answer the ``scorecard`` of the site's records under the model, and its ``comparison`` with a model ``other``."""
     started = time.perf_counter()
-    table = scorecard(site, model_of(call), *request_of(call))
-    return _scored(site, "scorecard", table, started)
-
-
-def compare(site: Site, call: Call) -> Reply:
-    """Answer the ``comparison`` of the model with the further model ``other`` on the site's records."""
-    started = time.perf_counter()
-    if "other" not in call.states:
-        raise BadInput("op", call.op, "a message with the further model 'other'")
-    table = comparison(site, model_of(call), call.states["other"], *request_of(call))
-    return _scored(site, "comparison", table, started)
-
-
-def _scored(site: Site, name: str, table: pd.DataFrame, started: float) -> Reply:
+    tables = score_records(site, model_of(call), call.states.get("other"), *request_of(call))
     return Reply(
-        metrics={"num-examples": len(table), "seconds": time.perf_counter() - started},
+        metrics={"num-examples": len(tables["scorecard"]), "seconds": time.perf_counter() - started},
         config={"site": site.name, "device": str(site.worker.device), "gpu": gpu_share()},
-        tables={name: table},
+        tables=tables,
     )
 
 
@@ -218,5 +205,4 @@ OPS = [
     Op("train", "train", train),
     Op("recover", "train", train),
     Op("scorecard", "evaluate", score),
-    Op("compare", "evaluate", compare),
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,67 +13,68 @@ from torch import Tensor, nn
 
 from clients.site import Site, View
 from clients.tasks.base import DIVERGENCES, SCORES
-from clients.worker import Worker
 from unlearning.state import State
 
 BATCH = 256
 """Records scored at once; fixed, so that the bits do not depend on a setting."""
 
-Scores = dict[str, Tensor]
+KEPT_BYTES = 64 * 2**20
+"""Outputs of gold that a process keeps: every arm of a case is compared with the same two models."""
+
+Tables = dict[str, pd.DataFrame]
 
 
-def scorecard(site: Site, state: State, request: str = "", request_seed: int = 0) -> pd.DataFrame:
-    """Score every record of a site (or reference set) under one model.
+def score_records(
+    site: Site, state: State, other: State | None = None, request: str = "", request_seed: int = 0
+) -> Tables:
+    """Score every record of a site (or reference set) under one model, and compare it with another.
 
-    The model is in eval mode, in fp32 without autocast, in a fixed order; statistics are float64 (METRICS 0).
-
-    Returns
-    -------
-    DataFrame
-        One row a record, train before holdout: record, site, patient (pseudonym), split, stratum, selected, retained
-        (bool; both false for records of earlier requests), metric, loss, phi, entropy, hinge (float64; NaN where the
-        model's outputs are not finite).
-    """
-    worker = site.worker
-    model = worker.scorer(state)
-
-    def score(x: Tensor, y: Tensor) -> Scores:
-        return worker.task.scores(model, x, y)
-
-    with evaluating(model), worker.scoring():
-        parts = [
-            _rows_of(site, view, request, request_seed, _scored(worker, view, SCORES, score)) for view in site.views
-        ]
-    columns = ["record", "site", "patient", "split", "stratum", "selected", "retained", *SCORES]
-    return pd.concat(parts, ignore_index=True)[columns]
-
-
-def comparison(site: Site, state: State, other: State, request: str = "", request_seed: int = 0) -> pd.DataFrame:
-    """Compare two models on every record of a site (or reference set).
+    The models are in eval mode, in fp32 without autocast, in a fixed order; statistics are float64 (METRICS 0).
 
     Parameters
     ----------
-    state, other : State
-        The unlearned model and gold: ``kl`` is KL(state || other).
+    state : State
+        The model.
+    other : State or None
+        The model to compare with, such as gold: ``kl`` is KL(state || other).
+    request, request_seed : str, int
+        Which records are selected.
 
     Returns
     -------
-    DataFrame
-        One row a record: record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
+    dict of str to DataFrame
+        ``scorecard``: one row a record, train before holdout: record, site, patient (pseudonym), split, stratum,
+        selected, retained (bool; both false for records of earlier requests), metric, loss, phi, entropy, hinge
+        (float64; NaN where the model's outputs are not finite). With `other` also ``comparison``, in the same order:
+        record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
     """
-    worker = site.worker
-    a, b = worker.scorer(state, 0), worker.scorer(other, 1)
+    task, told = site.worker.task, [_told_of(site, view, request, request_seed) for view in site.views]
+    outputs = [_outputs(site, view, state, 0) for view in site.views]
+    scores = [
+        task.scores(found, task.to_targets(np.asarray(view.targets).take(view.indices, axis=0)))
+        for found, view in zip(outputs, site.views, strict=True)
+    ]
+    tables = {"scorecard": _joined(told, scores)[["record", *_TOLD, *SCORES]]}
+    if other is not None:
+        others = [_kept_outputs(site, view, other) for view in site.views]
+        found = [task.divergences(a, b) for a, b in zip(outputs, others, strict=True)]
+        tables["comparison"] = _joined(told, found)[["record", "split", "selected", "retained", *DIVERGENCES]]
+    return tables
 
-    def compare(x: Tensor, _: Tensor) -> Scores:
-        return worker.task.divergences(a, b, x)
 
-    with evaluating(a), evaluating(b), worker.scoring():
-        parts = [
-            _rows_of(site, view, request, request_seed, _scored(worker, view, DIVERGENCES, compare))
-            for view in site.views
-        ]
-    columns = ["record", "split", "selected", "retained", *DIVERGENCES]
-    return pd.concat(parts, ignore_index=True)[columns]
+class KeptOutputs:
+    """The newest outputs of models that are looked at again and again, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._kept = limit, OrderedDict[tuple[str, ...], Tensor]()
+
+    def get(self, key: tuple[str, ...], make: Callable[[], Tensor]) -> Tensor:
+        """Return what is kept under `key`, or make and keep it."""
+        found = self._kept.pop(key, None)
+        self._kept[key] = found = make() if found is None else found
+        while sum(t.nbytes for t in self._kept.values()) > self._limit:
+            self._kept.popitem(last=False)
+        return found
 
 
 @contextmanager
@@ -87,21 +89,35 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _scored(
-    worker: Worker, view: View, names: Sequence[str], score: Callable[[Tensor, Tensor], Scores]
-) -> dict[str, np.ndarray]:
-    parts = [
-        score(*worker.batch(view.inputs, view.targets, view.indices[start : start + BATCH]))
-        for start in range(0, len(view), BATCH)
+_TOLD = ("site", "patient", "split", "stratum", "selected", "retained")
+_KEPT = KeptOutputs(KEPT_BYTES)
+
+
+def _outputs(site: Site, view: View, state: State, slot: int) -> Tensor:
+    worker = site.worker
+    model = worker.scorer(state, slot)
+    with evaluating(model), worker.scoring():
+        parts = [
+            worker.task.outputs(model, worker.batch(view.inputs, view.targets, view.indices[start : start + BATCH])[0])
+            for start in range(0, len(view), BATCH)
+        ]
+    return torch.cat(parts) if parts else torch.zeros(0, 1)
+
+
+def _kept_outputs(site: Site, view: View, state: State) -> Tensor:
+    key = (site.fingerprint, view.split, state.sha256(), str(site.worker.settings))
+    return _KEPT.get(key, lambda: _outputs(site, view, state, 1))
+
+
+def _joined(told: Sequence[pd.DataFrame], values: Sequence[Mapping[str, Tensor]]) -> pd.DataFrame:
+    frames = [
+        table.assign(**{name: found.double().numpy() for name, found in parts.items()})
+        for table, parts in zip(told, values, strict=True)
     ]
-    return {name: _joined([part[name] for part in parts]) for name in names}
+    return pd.concat(frames, ignore_index=True)
 
 
-def _joined(parts: Sequence[Tensor]) -> np.ndarray:
-    return torch.cat(list(parts)).double().numpy() if parts else np.zeros(0)
-
-
-def _rows_of(site: Site, view: View, request: str, seed: int, scores: dict[str, np.ndarray]) -> pd.DataFrame:
+def _told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
     selection = site.select(request, seed, view.split)
     return pd.DataFrame(
         {
@@ -112,6 +128,5 @@ def _rows_of(site: Site, view: View, request: str, seed: int, scores: dict[str, 
             "stratum": view.table["stratum"],
             "selected": selection.forget,
             "retained": selection.retain,
-            **scores,
         }
     )

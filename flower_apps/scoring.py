@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from clients.catalogue import TASKS
-from clients.scoring import comparison, scorecard
+from clients.scoring import Tables, score_records
 from clients.site import Site, reference_view
 from evaluation.panel import ScoredModel, score_model
 from evaluation.results import write_results
@@ -97,23 +97,24 @@ class Scorer:
         self._workshop, self._identity = workshop, identity
         self._task = TASKS.get(settings.task)
 
-    def score(self, arm: Arm, case: Case) -> Scored:
-        """Return every checkpoint of an arm with its scores and costs."""
-        return {name: self._scored(arm, name, case) for name in arm.checkpoints}
+    def score(self, gold: Arm, case: Case) -> Scored:
+        """Return every checkpoint of gold with its scores and costs, for the other arms to be read against."""
+        return {name: self._scored(gold, name, case, None)[0] for name in gold.checkpoints}
 
     def write(self, arm: Arm, gold: Arm, anchors: Scored, case: Case) -> None:
         """Score an arm, read each checkpoint against gold's of the same name, and write rows and cell.
 
         `anchors` is gold, scored once for all arms of the case.
         """
-        scored = anchors if arm is gold else self.score(arm, case)
         cell = self._identity.cell(arm.method, arm.config, case.plan, case.seed)
-        for name, stage in arm.checkpoints.items():
-            anchor = gold.checkpoints["unlearned" if name == "trained" else name]
-            compared = None
-            if stage is not None and anchor is not None and arm is not gold:
-                compared = self._comparison(stage, anchor, f"{arm.method} {name}", case)
-            self._write_rows(cell, scored[name], anchors, compared, case)
+        for name in arm.checkpoints:
+            if arm is gold:
+                self._write_rows(cell, anchors[name], anchors, None, case)
+                continue
+            scored, compared = self._scored(
+                arm, name, case, gold.checkpoints["unlearned" if name == "trained" else name]
+            )
+            self._write_rows(cell, scored, anchors, compared, case)
         checkpoints = {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None}
         self._add_cell(cell, arm.method, arm.preset, arm.config, case, checkpoints, arm.last.status)
 
@@ -152,20 +153,22 @@ class Scorer:
             }
         )
 
-    def _scored(self, arm: Arm, name: str, case: Case) -> ScoredModel:
-        """Return one checkpoint of an arm with its scores and costs."""
+    def _scored(self, arm: Arm, name: str, case: Case, anchor: Stage | None) -> tuple[ScoredModel, pd.DataFrame | None]:
+        """Return one checkpoint of an arm with its scores and costs, and its comparison with `anchor`."""
         stage, first = arm.checkpoints[name], next(iter(arm.checkpoints.values()))
         assert first is not None, "only a recovered checkpoint can be missing"
-        return ScoredModel(
+        tables = {} if stage is None else self._tables(stage, anchor, f"{arm.method} {name}", case)
+        scored = ScoredModel(
             method=arm.method,
             preset=arm.preset,
             checkpoint=name,
             status="diverged" if stage is None else stage.status,
             reason=f"no recovery from a diverged state: {first.reason}" if stage is None else stage.reason,
-            scorecard=None if stage is None else self._scorecard(stage, f"{arm.method} {name}", case),
+            scorecard=tables.get("scorecard"),
             state=None if stage is None else stage.state,
             cost=_spent(first, stage if name == "recovered" else None),
         )
+        return scored, tables.get("comparison")
 
     def _write_rows(
         self, cell: str, model: ScoredModel, anchors: Scored, compared: pd.DataFrame | None, case: Case
@@ -204,32 +207,29 @@ class Scorer:
             rows += [{**labels, "evaluate_seed": evaluate_seed, **value} for value in values]
         write_results(self._run.path, rows)
 
-    def _scorecard(self, stage: Stage, label: str, case: Case) -> pd.DataFrame:
-        """Return every record's score under one model: the sites' records, then the reference set's."""
+    def _tables(self, stage: Stage, anchor: Stage | None, label: str, case: Case) -> Tables:
+        """Return the scores of every record under one model and, with an anchor, its divergences from that.
 
-        def ask() -> list[pd.DataFrame]:
-            asked = self._workshop.online.ask_all("evaluate", "scorecard", _question(case), state=stage.state)
-            tables = [reply.tables["scorecard"] for reply in answered(asked)]
+        The sites' records come first, then the reference set's.
+        """
+
+        def ask() -> list[Tables]:
+            other = None if anchor is None else anchor.state
+            asked = self._workshop.online.ask_all(
+                "evaluate",
+                "scorecard",
+                {"request": case.plan.text, "request-seed": case.plan.seed},
+                state=stage.state,
+                states={} if other is None else {"other": other},
+            )
+            tables = [reply.tables for reply in answered(asked)]
             if self._reference is not None:
-                tables.append(scorecard(self._reference, stage.state, case.plan.text, case.plan.seed))
+                tables.append(score_records(self._reference, stage.state, other, case.plan.text, case.plan.seed))
             return tables
 
-        parts = self._parts(case, weights=stage.record["sha256"])
-        return self._workshop.table("score", f"score {label}", parts, ask)
-
-    def _comparison(self, stage: Stage, gold: Stage, label: str, case: Case) -> pd.DataFrame:
-        """Return every record's divergence between one model and gold."""
-
-        def ask() -> list[pd.DataFrame]:
-            online, other = self._workshop.online, {"other": gold.state}
-            asked = online.ask_all("evaluate", "compare", _question(case), state=stage.state, states=other)
-            tables = [reply.tables["comparison"] for reply in answered(asked)]
-            if self._reference is not None:
-                tables.append(comparison(self._reference, stage.state, gold.state, case.plan.text, case.plan.seed))
-            return tables
-
-        parts = self._parts(case, weights=stage.record["sha256"], other=gold.record["sha256"])
-        return self._workshop.table("compare", f"compare {label}", parts, ask)
+        other_parts = {} if anchor is None else {"other": anchor.record["sha256"]}
+        parts = self._parts(case, weights=stage.record["sha256"], **other_parts)
+        return self._workshop.tables("score", f"score {label}", parts, ask)
 
     def _parts(self, case: Case, **models: str) -> Parts:
         reference = self._reference.fingerprint if self._reference else ""
@@ -239,10 +239,6 @@ class Scorer:
     @cached_property
     def _reference(self) -> Site | None:
         return reference_view(site_settings(self._settings, self._home))
-
-
-def _question(case: Case) -> dict[str, Any]:
-    return {"request": case.plan.text, "request-seed": case.plan.seed}
 
 
 def _spent(step: Stage, recovery: Stage | None) -> dict[str, Any]:

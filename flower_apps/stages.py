@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from partitions.errors import RunFailed
 from unlearning.state import State
 
-KINDS = ("train", "retrain", "unlearn", "recover", "score", "compare", "shadow", "relearn")
+KINDS = ("train", "retrain", "unlearn", "recover", "score", "shadow", "relearn")
 
 
 def stage_key(parts: Mapping[str, Any]) -> str:

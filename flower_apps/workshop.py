@@ -14,8 +14,6 @@ from strategies.base import Outcome
 from strategies.events import EventSink
 from strategies.federation import Federation
 
-TABLE = "table.parquet"
-
 
 class MissingStage(LookupError):
     """The cache lacks a stage and there is no federation to compute it."""
@@ -91,21 +89,23 @@ class Workshop:
                 notes=list(outcome.notes),
             )
 
-    def table(
-        self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[pd.DataFrame]]
-    ) -> pd.DataFrame:
-        """Find a stage that is a table of records, or ask for its pieces and commit it."""
+    def tables(
+        self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[dict[str, pd.DataFrame]]]
+    ) -> dict[str, pd.DataFrame]:
+        """Find a stage that is tables of records, or ask for their pieces and commit them joined."""
         if self._federation is None:
-            return pd.read_parquet(self._found(kind, label, parts).folder / TABLE)
+            return _read(self._found(kind, label, parts))
         with self._store.claim(kind, parts, waiting=self._tell) as found:
             if isinstance(found, Stage):
-                return pd.read_parquet(found.folder / TABLE)
+                return _read(found)
             self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
-            table = pd.concat(ask(), ignore_index=True)
-            table.to_parquet(found.folder / TABLE, index=False)
+            pieces = ask()
+            tables = {name: pd.concat([piece[name] for piece in pieces], ignore_index=True) for name in pieces[0]}
+            for name, table in tables.items():
+                table.to_parquet(found.folder / f"{name}.parquet", index=False)
             found.commit()
             self._events.emit("stage-finished", stage=kind, label=label, status="ok")
-            return table
+            return tables
 
     def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
         stage = self._store.find(kind, stage_key(parts))
@@ -122,3 +122,7 @@ class Workshop:
         settings = self._settings
         host = socket.gethostname()
         return {"host": host, "workers": settings.workers, "threads": settings.threads, "jobs": settings.jobs}
+
+
+def _read(stage: Stage) -> dict[str, pd.DataFrame]:
+    return {path.stem: pd.read_parquet(path) for path in sorted(stage.folder.glob("*.parquet"))}

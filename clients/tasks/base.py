@@ -61,8 +61,11 @@ class Task(Protocol):
     def loss_and_metric(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss, and the mean metric without gradient, of one forward pass."""
 
-    def scores(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def outputs(self, model: nn.Module, x: Tensor) -> Tensor:
+        """Return what `scores` and `divergences` are computed from, on the CPU, one row a record: such as logits."""
+
+    def scores(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Return each record's `SCORES`, float64 of shape (n,); NaN where the outputs are not finite."""
 
-    def divergences(self, model_a: nn.Module, model_b: nn.Module, x: Tensor) -> dict[str, Tensor]:
-        """Return each record's `DIVERGENCES` of `model_a` from `model_b`, float64 of shape (n,)."""
+    def divergences(self, outputs: Tensor, others: Tensor) -> dict[str, Tensor]:
+        """Return each record's `DIVERGENCES` of one model's outputs from another's, float64 of shape (n,)."""

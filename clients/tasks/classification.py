@@ -56,16 +56,21 @@ class Classification:
         logits = _wide(model(x))
         return cross_entropy(logits, y), logits.detach().argmax(1).eq(y).float().mean()
 
-    def scores(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def outputs(self, model: nn.Module, x: Tensor) -> Tensor:
+        """Return the logits of `x`, on the CPU."""
+        logits: Tensor = model(x)
+        return logits.detach().cpu()
+
+    def scores(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Return correctness (0 or 1), cross-entropy, phi, entropy and hinge of each record (METRICS 1.1).
 
         From logits, in float64, in nats. With one class, phi and hinge are NaN.
         """
-        return class_scores(model(x), y)
+        return class_scores(outputs, y)
 
-    def divergences(self, model_a: nn.Module, model_b: nn.Module, x: Tensor) -> dict[str, Tensor]:
-        """Return each record's divergences of `model_a` from `model_b` (METRICS 3.1-3.3, 5.2); `model_a` is p."""
-        return class_divergences(model_a(x), model_b(x))
+    def divergences(self, outputs: Tensor, others: Tensor) -> dict[str, Tensor]:
+        """Return each record's divergences of `outputs` from `others` (METRICS 3.1-3.3, 5.2); `outputs` is p."""
+        return class_divergences(outputs, others)
 
 
 def class_scores(logits: Tensor, y: Tensor) -> dict[str, Tensor]:

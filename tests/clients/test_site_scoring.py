@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from clients import scoring
 from clients.catalogue import TASKS
-from clients.scoring import comparison, evaluating, scorecard
+from clients.scoring import KeptOutputs, evaluating, score_records
 from clients.site import Site
 from clients.tasks.classification import class_scores
 from unlearning.state import State
@@ -20,11 +21,38 @@ MakeSite = Callable[..., Site]
 Initial = Callable[..., State]
 
 
+def scorecard(site: Site, state: State, request: str = "", seed: int = 0) -> pd.DataFrame:
+    return score_records(site, state, None, request, seed)["scorecard"]
+
+
+def comparison(site: Site, state: State, other: State, request: str = "", seed: int = 0) -> pd.DataFrame:
+    return score_records(site, state, other, request, seed)["comparison"]
+
+
 def outputs(site: Site, state: State, model: str = "cnn") -> torch.Tensor:
     module = TASKS.get("classification").build(model, (10, 10), 3)
     state.load_into(module)
     with torch.no_grad():
         return module.eval()(TASKS.get("classification").to_inputs(site.train.inputs))  # type: ignore[no-any-return]
+
+
+real = scoring._outputs
+
+
+class TestKeptOutputs:
+    """Outputs of gold stay while there is room."""
+
+    def test_the_oldest_go_first_and_what_is_too_large_is_not_kept(self) -> None:
+        made: list[str] = []
+
+        def make(name: str, floats: int) -> torch.Tensor:
+            made.append(name)
+            return torch.zeros(floats)
+
+        kept = KeptOutputs(limit=400)
+        for name, floats in [("a", 50), ("b", 50), ("a", 50), ("c", 50), ("b", 50), ("a", 50), ("huge", 200)]:
+            assert len(kept.get((name,), lambda n=name, f=floats: make(n, f))) == floats  # type: ignore[misc]
+        assert made == ["a", "b", "c", "b", "a", "huge"]
 
 
 class TestScorecard:
@@ -123,6 +151,26 @@ class TestComparison:
         forward = (p * (p / q).log()).sum(1).numpy()
         assert comparison(site, a, b)["kl"].to_numpy() == pytest.approx(forward, rel=1e-4, abs=1e-8)
         assert comparison(site, b, a)["kl"].to_numpy() != pytest.approx(forward, rel=1e-4, abs=1e-8)
+
+    def test_the_rows_are_those_of_the_scorecard(self, make_site: MakeSite, initial: Initial) -> None:
+        both = score_records(make_site(), initial(), initial(seed=2), "class:1", 0)
+        shared = ["record", "split", "selected", "retained"]
+        assert both["scorecard"][shared].equals(both["comparison"][shared])
+        assert both["scorecard"].equals(scorecard(make_site(), initial(), "class:1", 0))
+
+    def test_without_another_model_there_is_none(self, make_site: MakeSite, initial: Initial) -> None:
+        assert list(score_records(make_site(), initial())) == ["scorecard"]
+
+    def test_gold_is_run_once_however_often_it_is_compared_with(
+        self, make_site: MakeSite, initial: Initial, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scoring, "_KEPT", KeptOutputs(2**20))
+        site, gold = make_site(), initial(seed=9)
+        first = comparison(site, initial(seed=1), gold)
+        monkeypatch.setattr(
+            scoring, "_outputs", lambda s, v, state, slot: real(s, v, state, slot) if slot == 0 else 1 / 0
+        )
+        assert comparison(site, initial(seed=1), gold).equals(first)
 
     def test_it_names_no_patient_and_no_class(self, make_site: MakeSite, initial: Initial) -> None:
         table = comparison(make_site(), initial(), initial())
