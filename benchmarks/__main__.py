@@ -14,12 +14,13 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.lethe_run import run_lethe
-from benchmarks.machine import describe_machine, has_bf16
+from benchmarks.machine import describe_machine
 from benchmarks.plain import plain_rounds
 from benchmarks.report import Report
 from benchmarks.stock import run_stock
 from benchmarks.training import training_speeds
 from benchmarks.work import BF16_LAST, FP32, FP32_LAST, Mode, Work
+from clients.worker import has_native_bf16
 from flower_apps.places import resolve_home
 from partitions.errors import BadInput, RunFailed
 
@@ -55,7 +56,7 @@ def measure(work: Work, parts: Sequence[str], *, quick: bool = False) -> Report:
 
     A quick run leaves out Lethe's contiguous fp32 and the plain loop after each federated run.
     """
-    report = Report(describe_machine(), _described(work), bf16=has_bf16(), workers=work.workers)
+    report = Report(describe_machine(), _described(work), bf16=bool(has_native_bf16()), workers=work.workers)
     if "training" in parts:
         _say("training: a site's training, one process, one thread")
         report.training = training_speeds(work)

@@ -10,10 +10,8 @@ from typing import Any
 
 import psutil
 
+from clients.worker import has_native_bf16
 from flower_apps.runs import environment
-
-BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-"""As /proc/cpuinfo has them: x86 with AVX512-BF16 or AMX, and ARM."""
 
 
 def describe_machine() -> dict[str, Any]:
@@ -22,7 +20,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_line("model name") or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "bf16_instructions": [flag for flag in BF16_FLAGS if flag in _flags()],
+        "native_bf16": has_native_bf16(),
         "memory_bytes": known["memory_bytes"],
         "load_average": round(psutil.getloadavg()[0], 2),
         "platform": known["platform"],
@@ -30,15 +28,6 @@ def describe_machine() -> dict[str, Any]:
         "libraries": {name: version(name) for name in ("flwr", "ray", "torch", "lightning-fabric")},
         "commit": known["commit"],
     }
-
-
-def has_bf16() -> bool:
-    """Tell whether the CPU computes in bfloat16 itself."""
-    return any(flag in _flags() for flag in BF16_FLAGS)
-
-
-def _flags() -> set[str]:
-    return set((_cpu_line("flags") or _cpu_line("Features")).split())
 
 
 def _cpu_line(key: str) -> str:

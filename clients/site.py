@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from clients.catalogue import OPERATIONS
-from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device
+from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device, resolve_precision
 from partitions.catalogue import DATASETS
 from partitions.errors import BadInput, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
@@ -174,7 +174,7 @@ class Site:
         dict
             name, dataset, num-train, num-holdout, fingerprint, data-shape (of a record), num-classes, classes (JSON
             list of names), class-counts (JSON object: stratum to training records), allows (JSON list of operations),
-            device-kind.
+            device-kind, precision (what "auto" means there).
         """
         strata = self.train.table["stratum"]
         counts = strata[strata != ""].value_counts().sort_index()
@@ -189,7 +189,8 @@ class Site:
             "classes": json.dumps(list(self._data.classes)),
             "class-counts": json.dumps({str(stratum): int(count) for stratum, count in counts.items()}),
             "allows": json.dumps(OPERATIONS.names()),
-            "device-kind": resolve_device(self.settings.device),
+            "device-kind": (kind := resolve_device(self.settings.device)),
+            "precision": resolve_precision(self.settings.precision, kind),
         }
 
     def select(self, request: str, seed: int, split: Split) -> Selection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -38,6 +38,9 @@ PRECISIONS = (
 )
 """Lightning Fabric's modes; ``*-true`` modes hold the weights in that type, on the wire they are 32 bits or more."""
 
+AUTO = "auto"
+"""The precision that the device is fast at, see `resolve_precision`."""
+
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +57,7 @@ class WorkerSettings:
     num_classes : int
         Classes of the data set.
     precision : str
-        One of `PRECISIONS`.
+        One of `PRECISIONS`, or "auto".
     channels_last : bool
         Memory format of models and inputs.
     threads : int
@@ -88,10 +91,28 @@ def resolve_device(device: Device) -> str:
     return device
 
 
+def has_native_bf16(kind: str = "cpu") -> bool | None:
+    """Tell whether that kind of device computes in bf16 itself, where it saves time; None when torch cannot say."""
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    ask: Callable[[], Mapping[str, Any]] | None = getattr(torch.cpu, "get_capabilities", None)
+    if kind != "cpu" or ask is None:
+        return None
+    found = ask()
+    return any(bool(found.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def resolve_precision(precision: str, kind: str) -> str:
+    """Return `precision`; for ``"auto"`` bf16-mixed where that kind of device computes in bf16 itself, else 32-true."""
+    if precision != AUTO:
+        return precision
+    return "bf16-mixed" if has_native_bf16(kind) else "32-true"
+
+
 def check_precision(precision: str, device: str) -> None:
     """Refuse an unknown precision, and 16-bit floats on a CPU, which would silently be something else or very slow."""
     if precision not in PRECISIONS:
-        raise BadInput("precision", precision, "one of " + ", ".join(PRECISIONS))
+        raise BadInput("precision", precision, "one of " + ", ".join((AUTO, *PRECISIONS)))
     if device == "cpu" and precision in ("16-true", "16-mixed"):
         raise BadInput("precision", precision, "no 16-bit float mode on a CPU", "use bf16-mixed, or device=cuda")
 
@@ -113,15 +134,16 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.kind = resolve_device(settings.device)
-        check_precision(settings.precision, self.kind)
+        self.precision = resolve_precision(settings.precision, self.kind)
+        check_precision(self.precision, self.kind)
         self.task: Task = TASKS.get(settings.task)
-        self.fabric = _fabric(self.kind, settings.precision)
+        self.fabric = _fabric(self.kind, self.precision)
         self.device: torch.device = self.fabric.device
         self._module = self._built()
         self.model = cast(nn.Module, self.fabric.setup_module(self._module))
         self._fresh_precision = self.fabric.strategy.precision.state_dict()
         self._scorers: dict[int, nn.Module] = {}
-        _say_once(str(self.device), settings.precision)
+        _say_once(str(self.device), self.precision)
 
     def load(self, state: State) -> nn.Module:
         """Put `state` into the training model, reset what the last call left, and return the wrapped model."""
@@ -216,7 +238,7 @@ class Worker:
     def _default_dtype(self) -> Iterator[None]:
         # Fabric casts outputs to torch's default type, so 64-true would compute its loss in fp32.
         kept = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64 if self.settings.precision == "64-true" else kept)
+        torch.set_default_dtype(torch.float64 if self.precision == "64-true" else kept)
         try:
             yield
         finally:

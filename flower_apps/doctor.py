@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from flower_apps.places import ROOT
 
@@ -115,7 +115,9 @@ def check_processor() -> Iterator[Check]:
     """Report the usable cores and whether the CPU computes bf16 itself, where bf16-mixed is faster and not slower."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("cores", "ok", f"{usable} usable of {os.cpu_count()}")
-    native = _has_native_bf16()
+    from clients.worker import has_native_bf16
+
+    native = has_native_bf16()
     if native is None:
         yield Check("cpu bf16", "note", "cannot tell", "measure before choosing precision bf16-mixed")
     elif native:
@@ -196,14 +198,3 @@ def _version(name: str) -> str | None:
 
 def _root_of(room: str) -> Path:
     return Path(str(importlib.import_module(room).__file__)).resolve().parent.parent
-
-
-def _has_native_bf16() -> bool | None:
-    """Tell whether the CPU has bf16 arithmetic (AVX512-BF16, AMX, Arm BF16); None when torch cannot say."""
-    import torch
-
-    ask: Callable[[], Mapping[str, Any]] | None = getattr(torch.cpu, "get_capabilities", None)
-    if ask is None:
-        return None
-    found = ask()
-    return any(bool(found.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import Facts, device_kind
+from flower_apps.sites import Facts, agreed
 from flower_apps.stages import stage_key
 from strategies.base import RequestPlan
 
@@ -54,10 +54,10 @@ class Identity:
             "strategy": {settings.strategy: server.get(settings.strategy, {})},
             "fraction-train": settings.fraction_train,
             "train-seed": settings.train_seed,
-            "precision": settings.precision,
+            "precision": agreed(self._facts, "precision"),
             "channels-last": settings.channels_last,
             "threads": settings.threads,
-            "device": device_kind(self._facts),
+            "device": agreed(self._facts, "device-kind"),
             "failure-policy": settings.failure_policy,
         }
 

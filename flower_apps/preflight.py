@@ -16,6 +16,7 @@ def check_groups(groups: Sequence[GroupSettings]) -> None:
         if settings.original and not Path(settings.original).is_file():
             raise BadInput("original", settings.original, "a safetensors file that exists")
         _check_methods(settings)
+        _check_device(settings)
 
 
 def _check_names(settings: GroupSettings) -> None:
@@ -26,6 +27,14 @@ def _check_names(settings: GroupSettings) -> None:
     SPLITS.get(settings.split)
     TASKS.get(settings.task)
     MODELS.get(settings.model)
+
+
+def _check_device(settings: GroupSettings) -> None:
+    """Refuse a device that is not here and a precision that it cannot do: simulated sites compute on this machine."""
+    from clients.worker import check_precision, resolve_device, resolve_precision
+
+    kind = resolve_device(settings.device)
+    check_precision(resolve_precision(settings.precision, kind), kind)
 
 
 def _check_methods(settings: GroupSettings) -> None:

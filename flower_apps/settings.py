@@ -25,6 +25,8 @@ PRECISIONS = (
     "transformer-engine-float16",
 )
 """The names of Lightning Fabric; what a device or a task cannot do is refused where that is known."""
+AUTO = "auto"
+"""The sites' device decides, see `clients.worker.resolve_precision`."""
 LARGEST = 2**63 - 1
 """The largest whole number that Flower's messages and the results table hold."""
 PRECISION_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
@@ -98,7 +100,10 @@ class GroupSettings(BaseModel):
     evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
     # how it is computed; part of what identifies a result
     precision: Annotated[
-        str, Field(description="Lightning Fabric precision: 32-true, bf16-mixed, 64-true, 16-mixed, ...")
+        str,
+        Field(
+            description="Lightning Fabric precision: 32-true, bf16-mixed, ..., or auto: bf16-mixed where it is native"
+        ),
     ] = "32-true"
     channels_last: Annotated[bool, Field(description="channels_last memory format")] = True
     threads: Annotated[int, Field(ge=1, le=256, description="torch threads of a worker")] = 1
@@ -128,7 +133,7 @@ class GroupSettings(BaseModel):
     @classmethod
     def _known_precision(cls, value: str) -> str:
         full = PRECISION_ALIASES.get(value, value)
-        if full not in PRECISIONS:
+        if full not in (AUTO, *PRECISIONS):
             raise ValueError("unknown precision")
         return full
 
@@ -153,7 +158,7 @@ class GroupSettings(BaseModel):
     def allowed(cls, key: str) -> str:
         """Return in words what the hyphenated `key` takes, for example ``"a number above 0 and up to 1"``."""
         if key == "precision":
-            return "one of " + ", ".join(PRECISIONS)
+            return "one of " + ", ".join((AUTO, *PRECISIONS))
         if key in ("home", "out", "original"):
             return "an absolute path, or empty"
         field = cls.model_fields[key.replace("-", "_")]

@@ -138,9 +138,10 @@ def request_plan(request: str, seed: int, selection: Facts) -> RequestPlan:
     )
 
 
-def device_kind(facts: Facts) -> str:
-    """Return the one kind of device all sites compute on; raises `RunFailed` when they differ."""
-    kinds = sorted({str(found["device-kind"]) for found in facts.values()})
-    if len(kinds) > 1:
-        raise RunFailed(f"the sites compute on different kinds of device ({', '.join(kinds)}); set device explicitly")
-    return kinds[0]
+def agreed(facts: Facts, key: str) -> str:
+    """Return what all sites say of ``device-kind`` or ``precision``; raises `RunFailed` when they differ."""
+    told = sorted({str(found[key]) for found in facts.values()})
+    if len(told) > 1:
+        setting = key.removesuffix("-kind")
+        raise RunFailed(f"the sites differ in {setting} ({', '.join(told)}); set {setting} explicitly")
+    return told[0]

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from clients.worker import PRECISIONS, Worker, WorkerSettings, check_precision, open_worker, resolve_device
+from clients import worker as module
+from clients.worker import (
+    PRECISIONS,
+    Worker,
+    WorkerSettings,
+    check_precision,
+    has_native_bf16,
+    open_worker,
+    resolve_device,
+    resolve_precision,
+)
 from partitions.errors import BadInput
 from unlearning.state import State
 
@@ -38,6 +48,22 @@ def test_16_bit_floats_on_a_cpu_are_refused_with_a_remedy(precision: str) -> Non
     with pytest.raises(BadInput, match=rf"{precision}.*use bf16-mixed"):
         Worker(settings(precision=precision))
     check_precision(precision, "cuda")
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, "bf16-mixed"), (False, "32-true"), (None, "32-true")])
+def test_auto_precision_is_the_fast_one(monkeypatch: pytest.MonkeyPatch, native: bool | None, expected: str) -> None:
+    monkeypatch.setattr(module, "has_native_bf16", lambda kind: native)
+    assert resolve_precision("auto", "cpu") == expected
+    assert Worker(settings(precision="auto")).precision == expected
+    assert resolve_precision("64-true", "cpu") == "64-true"
+
+
+def test_an_emulated_bf16_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "avx2": True}, raising=False)
+    assert has_native_bf16("cpu") is False
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert has_native_bf16("cpu") is None
+    assert has_native_bf16("mps") is None
 
 
 def test_an_unknown_precision_is_refused() -> None:
