@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -113,10 +114,19 @@ def read_results(path: Path) -> pd.DataFrame:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise BadInput("results", str(file), "a run folder with results.csv, or the file itself")
-    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    if list(frame.columns) != list(COLUMNS):
-        raise BadInput("results", str(file), "a table with the columns " + ", ".join(COLUMNS))
-    return _typed(frame.replace("", None))
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        if list(frame.columns) != list(COLUMNS):
+            raise BadInput("results", str(file), "a table with the columns " + ", ".join(COLUMNS))
+        if not text.endswith("\n") or frame["status"].isna().any() or (frame["status"] == "").any():
+            raise ValueError("cut short")
+        return _typed(frame.replace("", None))
+    except ValueError as error:  # what pandas raises for rows and numbers it cannot read
+        if isinstance(error, BadInput):
+            raise
+        remedy = "remove it and `lethe run --out` that folder again: what is in the cache is not computed again"
+        raise BadInput("results", str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
 
 
 def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:

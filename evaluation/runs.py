@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,8 +38,7 @@ class Run:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The contents of ``run.json``: environment, the settings of every group, and the cells."""
-        found: dict[str, Any] = json.loads((self.path / RECORD).read_text(encoding="utf-8"))
-        return found
+        return read_record(self.path)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -83,9 +83,59 @@ class Run:
         return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=["method", "round", "site"])
 
 
-def open_run(path: Path | str) -> Run:
-    """Open a run folder; raises `BadInput` when it is none."""
-    folder = Path(path).expanduser()
-    if not (folder / RECORD).is_file():
-        raise BadInput("run", str(folder), f"a run folder with {RECORD}", "`lethe run` prints its path at the end")
-    return Run(folder)
+def open_run(run: Path | str, home: Path | str | None = None) -> Run:
+    """Open a run: a run folder, the name of one below the home's ``runs``, or ``"latest"``.
+
+    Parameters
+    ----------
+    run : Path or str
+        Which; "latest" is the newest with a finished cell.
+    home : Path, str or None
+        LETHE_HOME; None takes the environment's, else ``~/.lethe``.
+
+    Raises
+    ------
+    BadInput
+        When there is no such run, naming the newest ones.
+    """
+    return Run(find_run(run, home))
+
+
+def find_run(run: Path | str, home: Path | str | None = None) -> Path:
+    """Return the folder of a run; arguments and errors as in `open_run`."""
+    runs = Path(home or os.environ.get("LETHE_HOME", "") or "~/.lethe").expanduser() / "runs"
+    known = sorted((path.parent for path in runs.glob(f"*/{RECORD}")), reverse=True)
+    if str(run) == "latest":
+        known = [folder for folder in known if _has_cells(folder)]
+        if known:
+            return known[0]
+        raise BadInput(
+            "run", str(run), f"a run with a finished cell below {runs}, and there is none", "see `lethe run`"
+        )
+    for folder in (Path(run).expanduser(), runs / run):
+        if (folder / RECORD).is_file():
+            return folder.resolve()
+    newest = ", ".join(path.name for path in known[:5]) or "none yet"
+    raise BadInput("run", str(run), f"a run folder or a name below {runs} (newest: {newest})", "see `lethe run`")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the contents of a run folder's ``run.json``; raises `BadInput` when it is damaged."""
+    path = folder / RECORD
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        whole = isinstance(found, dict) and all(
+            {"cell", "method", "checkpoints"} <= cell.keys() for cell in found["cells"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise BadInput("run", str(path), "the record of a run", "it is damaged: run again with another --out")
+    return dict(found)
+
+
+def _has_cells(folder: Path) -> bool:
+    try:
+        return bool(read_record(folder)["cells"])
+    except BadInput:
+        return False

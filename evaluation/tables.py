@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import pandas as pd
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -63,6 +65,14 @@ def summary_table(results: pd.DataFrame) -> Table:
         stack.add_row(table)
         stack.add_row("")
     return stack
+
+
+def summary_text(results: pd.DataFrame) -> str:
+    """Return `summary_table` as plain text of 100 columns, for a log."""
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(summary_table(results))
+    return captured.get()
 
 
 # ---------------------------------------------------------------------- from the tidy table to rows of models
@@ -160,6 +170,7 @@ def _table(labels: Row, rows: list[Row]) -> Table:
 def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
     part = ("speedup_total", "seconds_total") if row["checkpoint"] == "recovered" else ("speedup", "seconds_unlearn")
     speedup, seconds = (_mean(row, name) for name in part)
+    needless = row["method"] == "retrain" and row["checkpoint"] == "recovered"  # retraining needs no recovery
     return [
         Text(_name(row, with_preset)),
         *[_beside_gold(row, f"{split}_{metric}") for split in ("forget", "retain", "test")],
@@ -167,7 +178,7 @@ def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
         Text(_short(_mean(row, "retrain_gap_l2"))),
         Text(_short(_mean(row, "retrain_gap_kl_forget"))),
         Text(_duration(seconds)),
-        Text(MISSING if speedup is None or row["status"] != "ok" else f"{_short(speedup)}x"),
+        Text(MISSING if speedup is None or row["status"] != "ok" or needless else _times(speedup)),
         Text("n/a" if row["status"] == UNFIT else str(row["status"])),
     ]
 
@@ -204,9 +215,17 @@ def _short(number: float | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
+    """Write ``4.0s``, ``46s``, ``3m20s`` or ``1.7h``."""
     if seconds is None:
         return MISSING
-    return f"{_short(seconds)}s" if seconds < 6000 else f"{seconds / 3600:.1f}h"
+    if seconds < 99.5:
+        return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02}s" if seconds < 6000 else f"{seconds / 3600:.1f}h"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio < 99.5 else f"{_short(ratio)}x"
 
 
 def _mean(row: Row, metric: str) -> float | None:
@@ -240,7 +259,8 @@ def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
         f"forget, retain, test: {metric} on {where}, and the difference to {GOLD}.",
         "MIA AUC: can losses tell forgotten records from never-seen ones? Only the distance to " + GOLD + " counts.",
         f"L2, KL: distance to {GOLD} of the weights, and of the outputs on forget records.",
-        "time, speedup over retraining: of the unlearning step; recovered: with the recovery rounds.",
+        "time, speedup over retraining: of the unlearning step; recovered: with the recovery rounds, over retraining",
+        "without them.",
     ]
     if any(row["method"] == "fine-tuning" for row in rows):
         lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")

@@ -207,13 +207,12 @@ def export(
 
     RUN is a run folder, a name below runs/, or latest. METHOD is a method of the run, retrain or original.
     """
+    from evaluation.runs import find_run
     from flower_apps.export import export_model
 
     root = resolve_home(home)
-    folder = export_model(
-        Places(root).find_run(run), method, checkpoint=checkpoint, where=where or [], out=out, home=root
-    )
-    typer.echo(f"{folder}: weights.safetensors, MODEL_CARD.md, load.py")
+    folder = export_model(find_run(run, root), method, checkpoint=checkpoint, where=where or [], out=out, home=root)
+    typer.echo(f"{folder}: weights.safetensors, MODEL_CARD.md, metrics.csv, load.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -222,6 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Every error is one line on standard error; an unexpected one also names a file with its traceback.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.platform == "win32":
+        return _fail("Flower's simulation does not run on Windows itself: install Lethe in WSL 2", 2)
     try:
         code = app(args=given, prog_name="lethe", standalone_mode=False)
         if code == INTERRUPTED:  # Typer turns the KeyboardInterrupt into an exit code

@@ -67,7 +67,7 @@ class GroupExecutor:
         federation: Federation | None,
         events: EventSink,
     ) -> None:
-        self._settings, self._sites = settings, sites
+        self._settings, self._sites, self._events = settings, sites, events
         self._task = TASKS.get(settings.task)
         self._methods = {name: METHODS.get(name) for name in _method_names(settings)}
         self._configs = _configs(settings, self._methods)
@@ -79,6 +79,7 @@ class GroupExecutor:
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
+        self._events.emit("task", metric=self._task.metric_name)
         sequences = self._sequences()
         original = Arm("original", "", {}, {"trained": self._train()})
         for selections in sequences:

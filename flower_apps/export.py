@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,18 @@ ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
 _OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "evaluate-seeds", "requests")
 _OF_MACHINE = ("home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories")
-_HEAD = (
-    "forget_",
-    "retain_",
-    "test_",
-    "forget_train_",
-    "retain_train_",
-    "population_mia_auc",
-    "retrain_gap_l2",
-    "retrain_gap_kl_",
-)
+_SECTIONS = {
+    "Forgotten and retained records (held out, then trained on), and the test records": (
+        "forget_",
+        "forget_train_",
+        "retain_",
+        "retain_train_",
+        "test_",
+    ),
+    "Membership and closeness to the retrained model": ("population_mia_auc", "retrain_gap_l2", "retrain_gap_kl_"),
+    "Cost": ("seconds_", "speedup", "bytes_", "client_examples"),
+}
+"""What the card shows of the metrics; all of them are in ``metrics.csv`` beside it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class _Chosen:
 def export_model(
     run: Path, method: str, *, checkpoint: str | None, where: Sequence[str], out: Path | None, home: Path
 ) -> Path:
-    """Write ``weights.safetensors``, ``MODEL_CARD.md`` and ``load.py`` of one checkpoint.
+    """Write ``weights.safetensors``, ``MODEL_CARD.md``, ``metrics.csv`` and ``load.py`` of one checkpoint.
 
     Parameters
     ----------
@@ -84,27 +87,42 @@ def export_model(
     RunFailed
         When the run's weights are gone.
     """
-    chosen = _choose(run, method, checkpoint, where, home)
+    from evaluation.runs import read_record
+
+    record = read_record(run)
+    chosen = _choose(run, record["cells"], method, checkpoint, where, home)
     target = outside_checkout("out", out or run / "exports" / f"{method}-{chosen.checkpoint}")
     if target.exists():
         raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
-    target.parent.mkdir(parents=True, exist_ok=True)
     work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
-    work.mkdir()
+    try:
+        work.mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(
+            "out", str(target), f"a folder one can make ({error.strerror})", "name another with --out"
+        ) from None
     try:
         _write_weights(chosen, work / "weights.safetensors")
         (work / "load.py").write_text(_loading_script(chosen), encoding="utf-8")
-        (work / "MODEL_CARD.md").write_text(_model_card(chosen, _figures(run, chosen)), encoding="utf-8")
+        figures = _figures(run, chosen)
+        (work / "MODEL_CARD.md").write_text(_model_card(chosen, figures, record), encoding="utf-8")
+        (work / "metrics.csv").write_text(_metrics_csv(figures), encoding="utf-8")
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
 
 
-def _choose(run: Path, method: str, checkpoint: str | None, where: Sequence[str], home: Path) -> _Chosen:
+def _choose(
+    run: Path,
+    cells: Sequence[Mapping[str, Any]],
+    method: str,
+    checkpoint: str | None,
+    where: Sequence[str],
+    home: Path,
+) -> _Chosen:
     from partitions.catalogue import DATASETS
 
-    cells: list[dict[str, Any]] = json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]
     names = {str(cell["method"]) for cell in cells}
     if not names:
         raise BadInput("run", str(run), "a run with at least one finished cell", "finish it with `lethe run`")
@@ -210,8 +228,7 @@ def _figures(run: Path, chosen: _Chosen) -> list[tuple[str, str, str, str]]:
         return []
     retrained, original = (results[results["cell"] == chosen.anchors.get(name, "none")] for name in ANCHORS)
     retrained = retrained[retrained["checkpoint"] == chosen.checkpoint]
-    metrics = list(dict.fromkeys(mine["metric"]))
-    metrics.sort(key=lambda name: not name.startswith(_HEAD))
+    metrics = dict.fromkeys(mine["metric"])
     return [(name, *(_value(rows, name) for rows in (mine, retrained, original))) for name in metrics]
 
 
@@ -220,7 +237,7 @@ def _value(rows: pd.DataFrame, metric: str) -> str:
     return f"{found.mean():.4g}" if found.notna().any() else "-"
 
 
-def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]]) -> str:
+def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]], record: Mapping[str, Any]) -> str:
     cell, settings, data = chosen.cell, chosen.settings, chosen.data
     hidden = (*_OF_MACHINE, "original")
     lines = [
@@ -244,6 +261,10 @@ def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]]) -
         "An unlearned model is good when it is close to the retrained one, not when it forgets most. Figures come from "
         "one federation and one set of seeds; they prove nothing about records outside it. Not for clinical use.",
         "",
+        "## What it is",
+        "",
+        *_origin_lines(chosen, record),
+        "",
         "## How to load it",
         "",
         "`python load.py`, or `safetensors.torch.load_file('weights.safetensors')` for the plain `state_dict`.",
@@ -254,7 +275,8 @@ def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]]) -
         f"Licence: {data.licence}. Source: {data.source}. Cite: {data.citation}.",
         "The licence of the data may bind what is derived from it, this model included.",
         "",
-        "## Settings",
+        *_method_lines(chosen),
+        "## Settings of the run",
         "",
         f"Cell `{cell['cell']}`, checkpoint `{chosen.checkpoint}`, train seed {cell['train_seed']}, "
         f"unlearn seed {cell['unlearn_seed']}.",
@@ -285,18 +307,70 @@ def _what_happened(chosen: _Chosen) -> str:
     if method == "retrain":
         return f"Trained from scratch with {trained}, without the records below{recovery}: the gold standard."
     known = METHODS.get(method)
-    config = json.dumps(chosen.cell["config"], sort_keys=True)
     return (
-        f"{start}, then made to forget by {known.title} (`{method}`, preset `{chosen.cell['preset']}`, settings "
-        f"`{config}`){recovery}. Reference: {known.citation}. Provenance: {known.provenance}."
+        f"{start}, then made to forget by {known.title} (`{method}`, preset `{chosen.cell['preset']}`)"
+        f"{recovery}. Reference: {known.citation}. Provenance: {known.provenance}."
     )
 
 
 def _figure_lines(figures: Sequence[tuple[str, str, str, str]]) -> list[str]:
     if not figures:
         return ["The run has no results for this checkpoint."]
-    head = ["| metric | this model | retrained (gold) | original |", "|---|---|---|---|"]
-    return [*head, *(f"| {' | '.join(row)} |" for row in figures)]
+    lines = []
+    for title, leads in _SECTIONS.items():
+        rows = [row for lead in leads for row in figures if _belongs(row[0], lead, leads)]
+        head = [f"### {title}", "", "| metric | this model | retrained (gold) | original |", "|---|---|---|---|"]
+        lines += [*head, *(f"| {' | '.join(row)} |" for row in rows), ""] if rows else []
+    return [*lines, "Every metric is in `metrics.csv`."]
+
+
+def _belongs(metric: str, lead: str, leads: Sequence[str]) -> bool:
+    """Tell whether `lead` is the longest of `leads` that a metric starts with."""
+    return lead == max((one for one in leads if metric.startswith(one)), key=len, default="")
+
+
+def _metrics_csv(figures: Sequence[tuple[str, str, str, str]]) -> str:
+    rows = [("metric", "this_model", "retrained", "original"), *figures]
+    return "".join(",".join("" if value == "-" else value for value in row) + "\n" for row in rows)
+
+
+def _method_lines(chosen: _Chosen) -> list[str]:
+    """Return the method's settings as a table; what 0 or another value stands for is in its meaning."""
+    from strategies.registry import METHODS
+
+    config, method = chosen.cell["config"], str(chosen.cell["method"])
+    if not config or method not in METHODS.names():
+        return []
+    fields = METHODS.get(method).Config.model_fields
+    meanings = {name.replace("_", "-"): field.description or "" for name, field in fields.items()}
+    rows = [(key.replace("_", "-"), value) for key, value in sorted(config.items())]
+    return [
+        "## The method's settings",
+        "",
+        "| setting | value | meaning |",
+        "|---|---|---|",
+        *(f"| {key} | {value} | {meanings.get(key, '')} |" for key, value in rows),
+        "",
+    ]
+
+
+def _origin_lines(chosen: _Chosen, record: Mapping[str, Any]) -> list[str]:
+    """Say when, where and with what it was made, and what goes in and comes out."""
+    from clients.catalogue import TASKS
+
+    made = datetime.fromtimestamp(float(record.get("created", 0)), UTC)
+    environment = record.get("environment", {})
+    libraries = ", ".join(f"{name} {number}" for name, number in environment.get("libraries", {}).items())
+    commit = str(environment.get("commit", ""))
+    shape = " x ".join(str(side) for side in chosen.data.inputs.shape[1:])
+    preparation = TASKS.get(chosen.settings.task).preparation
+    return [
+        f"Input: a record as the sites have it, uint8 of shape {shape}; `load.py` prepares it ({preparation}).",
+        f"Output: {len(chosen.data.classes)} classes, in the order {', '.join(chosen.data.classes)}.",
+        "",
+        f"Made {made:%Y-%m-%d} by Lethe{f' at commit `{commit[:12]}`' if commit else ''} on "
+        f"{environment.get('platform', 'an unknown platform')}, with {libraries or 'unknown libraries'}.",
+    ]
 
 
 def _in_words(text: str) -> str:

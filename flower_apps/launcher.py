@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -196,6 +196,7 @@ class Launcher:
                 run_id, processes = self._submit(link, run_config, federation)
             except RunFailed as error:
                 return Ending("failed", f"{error}; SuperLink log: {self.log_path}")
+            logged = log_path.stat().st_size if log_path.exists() else 0
             follower = watch.follow_log(link, run_id, log_path)
             try:
                 ending = RunWatch(link, run_id, processes, events, on_event).wait(cancel)
@@ -206,6 +207,8 @@ class Launcher:
             finally:
                 self._end_run(link, run_id, processes, ending)
                 follower.join(timeout=2.0)
+                if ending.status == "failed" and not ending.traceback and (root := watch.first_error(log_path, logged)):
+                    ending = replace(ending, reason=f"{ending.reason} ({root})")
                 if ending.status != "completed":
                     watch.append_to_log(log_path, ending)
         return ending
@@ -225,7 +228,7 @@ class Launcher:
         self, link: Control, run_config: Mapping[str, Scalar], federation: Mapping[str, Scalar]
     ) -> tuple[int, RunProcesses]:
         """Start a run and find its process; one at a time, so that none is taken for another's."""
-        app = self._app.result()
+        app = self._app.result(timeout=START_LIMIT)
         with self._submitting:
             before = self._run_pids()
             run_id = link.submit(app, run_config, federation)

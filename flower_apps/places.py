@@ -84,23 +84,6 @@ class Places:
             return folder
         raise BadInput("name", name, "a name with fewer than 1000 runs in this second")
 
-    def find_run(self, name: str) -> Path:
-        """Return the run folder that `name` means: a path, a folder below ``runs/``, or ``latest``.
-
-        Raises
-        ------
-        BadInput
-            When there is none, naming the newest ones.
-        """
-        runs = sorted((path.parent for path in self.runs.glob(f"*/{RUN_RECORD}")), reverse=True)
-        if name == "latest" and runs:
-            return runs[0]
-        for path in (Path(name).expanduser(), self.runs / name):
-            if (path / RUN_RECORD).is_file():
-                return path.resolve()
-        newest = ", ".join(path.name for path in runs[:5]) or "none yet"
-        raise BadInput("run", name, f"a run folder or a name below {self.runs} (newest: {newest})", "see `lethe run`")
-
     def _made(self, name: str) -> Path:
         folder = self.home / name
         try:

@@ -39,6 +39,7 @@ class StageState:
     expected: int = 0
     loss: float | None = None
     metric: float | None = None
+    metric_name: str = "metric"
     told: float = 0.0
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._stages: dict[tuple[str, str, str], StageState] = {}
         self._waits: dict[str, tuple[str, float]] = {}
+        self._metrics: dict[str, str] = {}
         self._spinner = Spinner("dots", style="cyan")
         self._lock = threading.RLock()
         self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=5, transient=True)
@@ -113,6 +115,8 @@ class Progress:
         kind = event["kind"]
         if kind == "run-started":
             self._wait(run, "waiting for the sites", now)
+        elif kind == "task":
+            self._metrics[run] = str(event["metric"])
         elif kind == "note":
             text = _named(run, str(event.get("text", "")))
             self._print(Text(f"  {text}", style="dim"), text, now)
@@ -142,7 +146,8 @@ class Progress:
             self._waits.pop(run, None)
             done = int(event.get("round") or 0) - (kind != "stage-started")
             self._stages[key] = StageState(run, key[2], int(event.get("rounds") or 0), max(done, 0), now, now)
-            if not self._console.is_terminal:
+            self._stages[key].metric_name = self._metrics.get(run, "metric")
+            if not self._console.is_terminal and self._stages[key].rounds > 1:
                 self._print(Text(), f"{self._stages[key].name}: started{_of_rounds(self._stages[key])}", now)
         stage = self._stages[key]
         if kind == "round-started":
@@ -235,7 +240,9 @@ def _status(stage: StageState, now: float) -> Text:
 
 def _figures(stage: StageState) -> list[str]:
     return [
-        f"{name} {value:.3f}" for name, value in (("loss", stage.loss), ("metric", stage.metric)) if value is not None
+        f"{name} {value:.3f}"
+        for name, value in (("loss", stage.loss), (stage.metric_name, stage.metric))
+        if value is not None
     ]
 
 

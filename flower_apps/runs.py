@@ -16,10 +16,15 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
+from evaluation.runs import RECORD, read_record
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import stage_key
 
 LIBRARIES = ("flwr", "ray", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "lightning-fabric")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Where the code runs from: a checkout, an installed package, or the copy that Flower made of the app."""
 
 
 class RunFolder:
@@ -49,8 +54,7 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         """Return the contents of ``run.json``."""
-        found: dict[str, Any] = json.loads(self._file.read_text())
-        return found
+        return read_record(self.path)
 
     def add_group(self, group: str, settings: Mapping[str, Any]) -> None:
         """Keep the flat settings of a group."""
@@ -68,7 +72,7 @@ class RunFolder:
 
     @property
     def _file(self) -> Path:
-        return self.path / "run.json"
+        return self.path / RECORD
 
     @property
     def _lock(self) -> FileLock:
@@ -99,7 +103,8 @@ def environment() -> dict[str, Any]:
         "cpus": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "libraries": {name: version(name) for name in LIBRARIES},
-        "commit": _commit(Path(__file__).resolve().parent.parent),
+        "source": str(ROOT),
+        "commit": _commit(ROOT),
     }
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import INFO
 from pathlib import Path
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
 
+from evaluation.results import read_results
+from evaluation.tables import summary_text
 from flower_apps.executor import GroupExecutor
 from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
@@ -36,12 +40,15 @@ def main(grid: Grid, context: Context) -> None:
     events = EventSink(run.events_path(group_id(settings)))
     with told(events):
         torch.set_num_threads(settings.threads)
-        run.add_group(group_id(settings), settings.to_run_config())
+        placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
+        run.add_group(group_id(settings), placed.to_run_config())
         events.emit("note", text=f"results: {run.path}")
         expected = settings.sites or len(partition_of(settings, home).sites)
         roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)
         federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
         GroupExecutor(settings, home, run, FederatedSites(federation), federation, events).execute()
+        if not settings.out:  # `flwr run`: nobody else shows what came of it
+            log(INFO, "%s\nrun folder: %s", summary_text(read_results(run.path)), run.path)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from partitions.errors import BadInput, unknown_name
+from partitions.wording import allowed_in_words
 
 Scalar = str | int | float | bool
 
@@ -161,11 +162,7 @@ class GroupSettings(BaseModel):
             return "one of " + ", ".join((AUTO, *PRECISIONS))
         if key in ("home", "out", "original"):
             return "an absolute path, or empty"
-        field = cls.model_fields[key.replace("-", "_")]
-        if get_origin(field.annotation) is Literal:
-            return "one of " + ", ".join(get_args(field.annotation))
-        kinds: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        return kinds[field.annotation] + _range_in_words(field.metadata)
+        return allowed_in_words(cls.model_fields[key.replace("-", "_")])
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> GroupSettings:
@@ -232,14 +229,6 @@ def unknown_key(key: str, known: Iterable[str]) -> BadInput:
     if not near:
         return unknown_name("setting", key, names)
     return BadInput("setting", key, "a key that `python -m flower_apps.settings` lists", f"did you mean {near[0]!r}?")
-
-
-def _range_in_words(metadata: Sequence[Any]) -> str:
-    words = {"ge": "from {:g}", "gt": "above {:g}", "le": "to {:g}", "lt": "to below {:g}"}
-    bounds = [text.format(getattr(m, kind)) for kind, text in words.items() for m in metadata if hasattr(m, kind)]
-    if len(bounds) == 1 and bounds[0].startswith("from"):
-        bounds.append("up")
-    return "".join(f" {bound}" for bound in bounds)
 
 
 def _refusal(key: str, value: Any) -> BadInput:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ GONE_LIMIT = 3.0
 """Seconds that Flower's verdict may take once the process is gone."""
 LOG_DELAY = 0.8
 """Seconds that a line of the run's log takes to arrive here (Flower uploads every 0.2 s and streams every 0.5 s)."""
+ERROR_LINE = re.compile(r"^(?:[\w]+\.)*\w*(?:Error|Exception|Died\w*|Failure): .+$", re.MULTILINE)
+"""A line of a traceback that names what was raised."""
 GRACE = 1.0
 """Seconds between TERM and KILL for the processes of one run."""
 
@@ -152,6 +155,7 @@ class RunWatch:
         self._link, self._run_id, self._processes = link, run_id, processes
         self._events, self._on_event = events, on_event
         self._spoke = False
+        self._worked = False
         self._finished = False
         self._failure: Ending | None = None
 
@@ -185,6 +189,7 @@ class RunWatch:
     def _read(self) -> None:
         for event in self._events.new():
             self._spoke = True
+            self._worked |= event["kind"].startswith("stage-")
             self._finished |= event["kind"] == "finished"
             if event["kind"] == "failed":
                 reason = _one_line(str(event.get("reason", ""))) or "the ServerApp failed without a reason"
@@ -201,7 +206,9 @@ class RunWatch:
         if status.completed:
             return Ending("failed", "Flower reports success, but the ServerApp did not say that it finished")
         reason = _one_line(status.details.removeprefix("Simulation failed with exception: "))
-        return Ending("failed", reason or f"Flower reports {status.state} without a reason")
+        # before the first stage nothing of the work can be at fault: Ray or Flower did not come up
+        came_up = self._worked or self._finished
+        return Ending("failed", reason or f"Flower reports {status.state} without a reason", not came_up)
 
 
 def follow_log(link: Control, run_id: int, path: Path) -> threading.Thread:
@@ -221,6 +228,21 @@ def follow_log(link: Control, run_id: int, path: Path) -> threading.Thread:
     thread = threading.Thread(target=follow, name=f"log of run {run_id}", daemon=True)
     thread.start()
     return thread
+
+
+def first_error(path: Path, start: int) -> str:
+    """Return the first exception that a log names after its first `start` bytes, in one line; empty if none.
+
+    A chain of exceptions begins with its root, which says more than what Flower makes of it.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = ERROR_LINE.search(text)
+    return _one_line(found[0])[:300] if found else ""
 
 
 def append_to_log(path: Path, ending: Ending) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES, FEW_NAMES = 30, 6
+"""Names up to which an error lists them all, and how many it gives of more."""
+
 
 class BadInput(ValueError):
     """A person's mistake: shown as one line, exit code 2, nothing written.
@@ -41,4 +44,10 @@ def unknown_name(key: str, value: str, known: Iterable[str]) -> BadInput:
     """Make the error for a name that is not registered, with the nearest known one as remedy."""
     names = sorted(known)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-    return BadInput(key, value, "one of " + ", ".join(names), f"did you mean {near[0]!r}?" if near else "")
+    return BadInput(key, value, "one of " + _listed(names), f"did you mean {near[0]!r}?" if near else "")
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return f"{len(names)} names: {', '.join(names[:FEW_NAMES])}, ..., {names[-1]}"

@@ -60,6 +60,7 @@ def draw_heatmap(frame: pd.DataFrame, path: Path) -> None:
     axes.set_xticks(range(counts.shape[1]), [str(name) for name in counts.columns], rotation=35, ha="right")
     labelled = range(0, len(counts), 1 + len(counts) // MOST_LABELS)
     axes.set_yticks(labelled, [_label(frame, counts.index[row]) for row in labelled])
+    axes.set_title("Records of each class at each site", loc="left", fontsize="medium")
     axes.set_xlabel("class")
     axes.set_ylabel("site (training + held-out records)")
     if len(counts) <= MOST_LABELS:

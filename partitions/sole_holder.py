@@ -53,4 +53,4 @@ def _class_index(data: LoadedData, name: str) -> str:
         return name
     if name in data.classes:
         return str(data.classes.index(name))
-    raise unknown_name("sole-holder", name, [*indices, *data.classes])
+    raise unknown_name("sole-holder", name, indices if list(data.classes) == indices else [*indices, *data.classes])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partitions.errors import BadInput, unknown_name
+from partitions.wording import allowed_in_words
 from strategies.plans import RequestPlan
 
 DEFAULT_PRESET = "lethe"
@@ -49,7 +50,9 @@ def _kebab(name: str) -> str:
 class MethodConfig(BaseModel):
     """Settings of a method: keys with hyphens, unknown ones refused, each with its range and source."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, alias_generator=_kebab, populate_by_name=True
+    )
 
     recovery_max_norm: Annotated[
         float, Field(ge=0, description="gradient clip of this method's recovery; 0: the schedule's [METHODS 5]")
@@ -113,12 +116,10 @@ class MethodDeclaration:
         try:
             return cls.Config.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = str(first["loc"][0]) if first["loc"] else cls.name
-            described = cls.Config.model_fields[key.replace("-", "_")].description if key in known else ""
-            raise BadInput(
-                f"{cls.name}.{key}", first.get("input"), str(first["msg"]), f"{key} is {described}"
-            ) from None
+            key = str(error.errors()[0]["loc"][0])
+            field = cls.Config.model_fields[key.replace("-", "_")]
+            allowed = allowed_in_words(field)
+            raise BadInput(f"{cls.name}.{key}", given[key], allowed, f"{key} is: {field.description}") from None
 
     @classmethod
     def unfit(cls, granularity: str, *, has_history: bool, has_logits: bool) -> str:

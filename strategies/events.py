@@ -13,10 +13,10 @@ from typing import Any
 class EventSink:
     """Appends events to a file, or drops them when there is none.
 
-    Kinds and their fields: ``run-started``, ``stage-started`` {stage, label, rounds, round}, ``round-started`` {stage,
-    label, round, rounds}, ``reply`` {stage, label, round, site, seconds}, ``round-finished`` {stage, label, round,
-    rounds, seconds, loss, metric}, ``stage-finished`` {stage, label, status}, ``stage-cached`` {stage, label}, ``note``
-    {text}, ``failed`` {reason}, ``finished``. Each has ``kind`` and ``time`` (Unix seconds).
+    Kinds and their fields: ``run-started``, ``task`` {metric}, ``stage-started`` {stage, label, rounds, round},
+    ``round-started`` {stage, label, round, rounds}, ``reply`` {stage, label, round, site, seconds}, ``round-finished``
+    {stage, label, round, rounds, seconds, loss, metric}, ``stage-finished`` {stage, label, status}, ``stage-cached``
+    {stage, label}, ``note`` {text}, ``failed`` {reason}, ``finished``. Each has ``kind`` and ``time`` (Unix seconds).
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ def exchange(
         elapsed = time.monotonic() - started
         if waiting and elapsed > timeout:
             raise SiteLost(
-                f"no answer from {', '.join(sorted(waiting.values()))} in {timeout:.0f} s; raise timeout or look for a "
+                f"no answer from {', '.join(sorted(waiting.values()))} in {timeout:g} s; raise timeout or look for a "
                 "dead worker in the log"
             )
         if waiting:

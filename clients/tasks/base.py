@@ -28,6 +28,8 @@ class Task(Protocol):
         Direction of the metric.
     has_logits : bool
         Whether the model gives class logits.
+    preparation : str
+        What `to_inputs` does, for people.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Task(Protocol):
     metric_name: str
     higher_is_better: bool
     has_logits: bool
+    preparation: str
 
     def build(self, model_name: str, data_shape: Sequence[int], num_classes: int) -> nn.Module:
         """Return a freshly initialised model, from torch's global random stream.

@@ -27,6 +27,7 @@ class Classification:
     metric_name = "accuracy"
     higher_is_better = True
     has_logits = True
+    preparation = f"padded with black to {SIDE}x{SIDE} where smaller, grey repeated to 3 channels, 0..255 to -1..1"
 
     def build(self, model_name: str, data_shape: Sequence[int], num_classes: int) -> nn.Module:
         """Return a freshly initialised model; see `Task.build`."""

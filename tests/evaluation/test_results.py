@@ -110,6 +110,24 @@ def test_rows_have_exactly_the_columns(tmp_path: Path, changed: dict[str, Any]) 
         write_results(tmp_path, [bad])
 
 
+@pytest.mark.parametrize("keep", [0.5, 0.97])
+def test_a_table_cut_short_is_not_read_as_a_whole_one(tmp_path: Path, keep: float) -> None:
+    path = write_results(tmp_path, [row(), row(metric="test_accuracy")])
+    text = path.read_text()
+    path.write_text(text[: int(len(text) * keep)])
+    with pytest.raises(BadInput, match="damaged"):
+        read_results(path)
+
+
+@pytest.mark.parametrize(("good", "bad"), [("0.5", "0.5.1"), ("\n", ",extra\n"), (",ok,", ",,")])
+def test_a_table_with_garbage_is_named(tmp_path: Path, good: str, bad: str) -> None:
+    path = write_results(tmp_path, [row(value=0.5)])
+    head, _, rows = path.read_text().partition("\n")
+    path.write_text(f"{head}\n{rows.replace(good, bad, 1)}")
+    with pytest.raises(BadInput, match="damaged"):
+        read_results(path)
+
+
 def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"results\.csv"):
         read_results(tmp_path)

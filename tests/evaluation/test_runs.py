@@ -59,8 +59,29 @@ def test_rounds_that_were_not_kept_are_no_rounds(folder: Path) -> None:
     assert open_run(folder).history("c3", "unlearned").last_complete_round == 0
 
 
+def test_a_run_is_found_by_path_name_or_as_the_latest_with_a_finished_cell(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    cell = {"cell": "c", "method": "ga", "checkpoints": {}}
+    for name, cells in {"2025-old": [cell], "2026-new": [cell], "2027-refused": []}.items():
+        (runs / name).mkdir(parents=True)
+        (runs / name / "run.json").write_text(json.dumps({"cells": cells}))
+    assert open_run("latest", tmp_path).path.name == "2026-new"
+    assert open_run("2025-old", tmp_path).path.parent == runs
+    assert open_run(runs / "2025-old").path.name == "2025-old"
+    with pytest.raises(BadInput, match="newest: 2027-refused, 2026-new"):
+        open_run("none", tmp_path)
+    with pytest.raises(BadInput, match="and there is none"):
+        open_run("latest", tmp_path / "elsewhere")
+
+
+def test_the_home_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path))
+    with pytest.raises(BadInput, match=str(tmp_path)):
+        open_run("latest")
+
+
 def test_unknown_cells_and_folders_are_named(folder: Path) -> None:
     with pytest.raises(BadInput, match="c1 trained"):
         open_run(folder).history("c9")
-    with pytest.raises(BadInput, match=r"run\.json"):
+    with pytest.raises(BadInput, match="a run folder"):
         open_run(folder.parent)

@@ -100,7 +100,7 @@ def test_each_checkpoint_is_a_block_led_by_gold() -> None:
 
 def test_values_stand_beside_their_distance_to_gold() -> None:
     assert line(page(ALL), "ga").split() == (
-        ["ga", "0.61", "+.02", "0.75", "-.15", "0.72", "+.00", "0.52", "-.03", "0.44", "0.0312", "14.8s", "4.12x", "ok"]
+        ["ga", "0.61", "+.02", "0.75", "-.15", "0.72", "+.00", "0.52", "-.03", "0.44", "0.0312", "15s", "4.1x", "ok"]
     )
 
 
@@ -112,7 +112,31 @@ def test_gold_is_marked_and_has_no_distance_to_itself() -> None:
 
 def test_recovered_models_count_the_time_of_recovery() -> None:
     recovered = page(ALL).split("recovered", 1)[1]
-    assert line(recovered, "ga").split()[-3:] == ["23.8s", "2.5x", "ok"]
+    assert line(recovered, "ga").split()[-3:] == ["24s", "2.5x", "ok"]
+
+
+def test_retraining_needs_no_recovery_and_has_no_speedup_with_it() -> None:
+    assert line(page(ALL), "retrain").split()[-2] == "4.1x"
+    assert line(page(ALL).split("recovered", 1)[1], "retrain").split()[-2] == "–"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.04, "0.0s"), (3.96, "4.0s"), (9.96, "10s"), (99.4, "99s"), (99.6, "1m40s"), (3599, "59m59s"), (6001, "1.7h")],
+)
+def test_times_read_at_a_glance(seconds: float, shown: str) -> None:
+    frame = results(model("ga", "unlearned", seconds_unlearn=seconds))
+    assert line(page(frame), "ga").split()[-3] == shown
+
+
+def test_a_method_that_does_not_apply_says_why_once() -> None:
+    unfit = [
+        model("prune", checkpoint, status="not_applicable", reason="not applicable to a client request")
+        for checkpoint in ("unlearned", "recovered")
+    ]
+    text = page(results(ALL, *unfit))
+    assert [found.split()[-1] for found in text.splitlines() if found.strip().startswith("prune ")] == ["n/a", "n/a"]
+    assert text.count("prune: not applicable to a client request") == 1
 
 
 def test_a_diverged_model_shows_its_numbers_its_status_and_below_the_reason_but_no_speedup() -> None:

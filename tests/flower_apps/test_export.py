@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -55,7 +56,8 @@ def run(home):
     ]
     other = SETTINGS.to_run_config() | {"lr": 0.5}
     cells += [cell("r2", "retrain", checkpoints=both) | {"settings": other}]
-    (folder / "run.json").write_text(json.dumps({"created": 0, "cells": cells}))
+    environment = {"commit": "0123456789abcdef", "platform": "Linux", "libraries": {"torch": "2.9"}}
+    (folder / "run.json").write_text(json.dumps({"created": 1767225600, "environment": environment, "cells": cells}))
     rows = [
         row("o1", "original", "trained", "forget_accuracy", 0.9),
         row("r1", "retrain", "recovered", "forget_accuracy", 0.61),
@@ -63,6 +65,7 @@ def run(home):
         row("r2", "retrain", "recovered", "forget_accuracy", 0.99),
         row("g1", "ga", "recovered", "forget_accuracy", 0.65),
         row("g1", "ga", "recovered", "seconds_total", 12.5),
+        row("g1", "ga", "recovered", "delta_forget_accuracy", 0.04),
         row("g2", "ga", "unlearned", "forget_accuracy", 0.22, request="sample:0.1@site-0"),
     ]
     write_results(folder, rows)
@@ -114,9 +117,16 @@ def test_the_card_tells_what_was_forgotten_how_well_and_under_which_licence(run)
     assert cli.main(["export", "latest", "ga", "--where", "request=client:site-1"]) == 0
     card = (run / "exports" / "ga-recovered" / "MODEL_CARD.md").read_text()
     assert "`client:site-1` (every record of site-1)" in card
-    assert 'Gradient ascent (`ga`, preset `lethe`, settings `{"max-norm": 5}`), then 5 recovery rounds' in card
+    assert "Gradient ascent (`ga`, preset `lethe`), then 5 recovery rounds" in card
+    assert "| max-norm | 5 | clip of the gradient's L2 norm" in card
+    assert "uint8 of shape 8 x 8" in card and "padded with black to 32x32" in card
+    assert "Made 2026-01-01 by Lethe at commit `0123456789ab` on Linux, with torch 2.9" in card
     assert "| forget_accuracy | 0.65 | 0.61 | 0.9 |" in card
     assert "| seconds_total | 12.5 | - | - |" in card
+    assert "delta_forget_accuracy" not in card
+    exported = pd.read_csv(run / "exports" / "ga-recovered" / "metrics.csv").set_index("metric")
+    assert exported.loc["delta_forget_accuracy", "this_model"] == 0.04
+    assert exported.loc["seconds_total"].isna().tolist() == [False, True, True]
     assert "Licence: CC BY 4.0" in card
     assert "| batch-size | 64 |" in card
     assert str(run.parents[1]) not in card
@@ -160,6 +170,26 @@ def test_mistakes_are_one_line(run, arguments, says, capsys):
     shown = capsys.readouterr().err
     assert says in shown
     assert shown.count("\n") == 1
+
+
+def test_a_place_where_no_folder_can_be_is_a_mistake_of_the_person(run, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "file" / "x")]) == 2
+    assert "a folder one can make" in capsys.readouterr().err
+
+
+def test_the_latest_run_is_the_latest_with_something_to_export(run):
+    for name, text in {"20270101-000000-refused": '{"cells": []}', "20280101-000000-broken": "{"}.items():
+        (run.parent / name).mkdir()
+        (run.parent / name / "run.json").write_text(text)
+    assert cli.main(["export", "latest", "original"]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": [3]}', '{"cells": [{"cell": "x"}]}'])
+def test_a_damaged_record_is_one_line(run, text, capsys):
+    (run / "run.json").write_text(text)
+    assert cli.main(["export", str(run), "ga"]) == 2
+    assert "it is damaged" in capsys.readouterr().err
 
 
 def test_nothing_is_overwritten_and_nothing_half_written_is_left(run, tmp_path, capsys):

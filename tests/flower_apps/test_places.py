@@ -70,16 +70,3 @@ def test_a_named_run_folder_must_be_new_empty_or_a_runs_own(tmp_path):
         open_run_folder(tmp_path / "thesis")
     (tmp_path / "thesis" / "run.json").touch()
     assert open_run_folder(tmp_path / "thesis") == tmp_path / "thesis"
-
-
-def test_a_run_is_found_by_path_name_or_as_the_latest(tmp_path):
-    places = Places(tmp_path)
-    for name in ("20250101-000000-old", "20260101-000000-new"):
-        (places.runs / name).mkdir()
-        (places.runs / name / "run.json").touch()
-    (places.runs / "20270101-000000-empty").mkdir()
-    assert places.find_run("latest").name == "20260101-000000-new"
-    assert places.find_run("20250101-000000-old").parent == places.runs
-    assert places.find_run(str(places.runs / "20250101-000000-old")).name == "20250101-000000-old"
-    with pytest.raises(BadInput, match="newest: 20260101-000000-new"):
-        places.find_run("none")

@@ -74,6 +74,22 @@ def test_without_a_terminal_there_are_plain_lines_with_the_time(screen):
     ]
 
 
+def test_the_metric_has_the_name_that_the_task_gives_it(screen):
+    with (progress := plain(screen)):
+        listen = progress.listener()
+        listen({"kind": "task", "metric": "accuracy", "time": 0})
+        stage(listen)
+    assert "accuracy 0.500" in screen.getvalue() and "metric" not in screen.getvalue()
+
+
+def test_a_stage_of_one_step_is_one_line(screen):
+    with (progress := plain(screen)):
+        stage(progress.listener(), rounds=1, label="score ga")
+    assert [text.partition(" ")[2] for text in screen.getvalue().splitlines()] == [
+        "score ga: loss 1.000, metric 0.500, 0:10, done"
+    ]
+
+
 def test_fast_rounds_do_not_flood_a_log_file(screen):
     with plain(screen) as progress:
         stage(progress.listener(), rounds=200, seconds=0.1)

@@ -86,6 +86,30 @@ def test_a_failed_event_ends_the_run_at_once_while_flower_still_calls_it_running
     assert case.seen[-1]["kind"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("begun", "resumable"), [([], True), (["run-started", "note"], True), (["stage-started"], False)]
+)
+def test_a_run_that_fails_before_its_first_stage_is_tried_again(case, begun, resumable):
+    for kind in begun:
+        case.emit(kind)
+    case.link.state, case.link.details = "finished:failed", "Ray did not start"
+    assert case.wait() == Ending("failed", "Ray did not start", resumable)
+
+
+def test_the_root_of_a_chain_of_exceptions_is_found_in_the_log_of_this_attempt(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("OldError: of an earlier attempt\n")
+    start = log.stat().st_size
+    chain = (
+        "Traceback (most recent call last):\n  File x\nray.exceptions.RaySystemError: no  space\n\nDuring handling\n"
+    )
+    with log.open("a") as file:
+        file.write(f"INFO: fine\n{chain}RuntimeError: Simulation Engine crashed.\n")
+    assert watch.first_error(log, start) == "ray.exceptions.RaySystemError: no space"
+    assert watch.first_error(log, log.stat().st_size) == ""
+    assert watch.first_error(tmp_path / "none", 0) == ""
+
+
 def test_a_failed_event_may_ask_for_another_attempt(case):
     case.emit("failed", reason="a worker died", resumable=True)
     assert case.wait().resumable
