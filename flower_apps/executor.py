@@ -27,7 +27,7 @@ from partitions.seeds import derive_seed
 from strategies.base import MethodConfig, Outcome, Schedule, UnlearningStrategy
 from strategies.events import EventSink
 from strategies.federation import Federation
-from strategies.history import History, HistoryWriter
+from strategies.history import History, HistoryWriter, shrink
 from strategies.recording import RecordingFedAvg
 from strategies.recovery import RecoveryHook, run_recovery
 from strategies.registry import METHODS
@@ -149,8 +149,13 @@ class GroupExecutor:
                 history=HistoryWriter(work.history),
                 label="original",
             )
-            return strategy.run(self._initial_state, settings.rounds)
+            outcome = strategy.run(self._initial_state, settings.rounds)
+            if settings.history_every > 1 or settings.history_half:
+                shrink(work.history, keep_every=settings.history_every, half=settings.history_half)
+            return outcome
 
+        if settings.history_every > 1 or settings.history_half:
+            parts = {**parts, "history": [settings.history_every, settings.history_half]}
         return _usable(self._workshop.stage("train", "original", parts, compute, keep_history=True), "training")
 
     def _retrain(self, case: Case) -> Arm:

@@ -112,6 +112,11 @@ class GroupSettings(BaseModel):
     failure_policy: Annotated[
         Literal["fail", "continue"], Field(description="a site that raises: end the run, or go on without it")
     ] = "fail"
+    # what is kept of the original's rounds, once it is trained; methods that replay them see what is left
+    history_every: Annotated[
+        int, Field(ge=1, description="keep the sites' updates of every n-th round of the original")
+    ] = 1
+    history_half: Annotated[bool, Field(description="keep those updates in 16 bits")] = False
     # where and how fast; never part of what identifies a result
     workers: Annotated[int, Field(ge=0, description="sites at work at once, recorded with timings; 0: unknown")] = 0
     jobs: Annotated[int, Field(ge=0, description="groups at work at once, recorded with timings; 0: unknown")] = 0

@@ -111,7 +111,8 @@ class FedEraser(UnlearningStrategy):
 
     @cached_property
     def _replayed(self) -> list[int]:
-        usable = [round_ for round_ in self._recorded.rounds if self._stayed(round_)]
+        recorded = self._recorded
+        usable = [round_ for round_ in recorded.rounds if self._stayed(round_) and recorded.has_updates(round_)]
         if not usable:
             raise RunFailed(f"no recorded round has a site that stays after {self.request.text}")
         return retained_rounds(usable, self.config.interval)

@@ -219,8 +219,14 @@ class History:
             raise RunFailed(f"{site} has no update in round {round_} of {self.folder}")
         groups = self._groups(round_, f"update/{site}", ("params", "float_buffers"))
         if not groups["params"]:
-            raise RunFailed(f"the updates of round {round_} were not kept in {self.folder}")
+            raise RunFailed(f"the updates of round {round_} were not kept in {self.folder}; train with history-every=1")
         return Update(**groups)
+
+    def has_updates(self, round_: int) -> bool:
+        """Tell whether the sites' updates of a round were kept."""
+        self.record(round_)
+        with safe_open(self.path(round_), framework="pt") as file:
+            return any(key.startswith("update/") for key in json.loads(file.metadata()["order"]))
 
     def server(self, round_: int, kind: str) -> Tensors:
         """Return tensors the server optimiser kept after a round, for example its first moments; empty if none."""

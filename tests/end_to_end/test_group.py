@@ -15,6 +15,7 @@ from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites
 from flower_apps.workshop import MissingStage
 from partitions.errors import BadInput, RunFailed
+from strategies.history import History
 
 SMALL = {
     "name": "small",
@@ -160,6 +161,20 @@ def test_a_killed_run_resumes_to_the_same_bits(
         t[~t["metric"].str.contains("|".join(timed))].reset_index(drop=True) for t in (results(out), results(done[1]))
     )
     pd.testing.assert_frame_equal(left, right)
+
+
+def test_a_thinned_history_is_smaller_and_methods_replay_what_is_left(tmp_path: Path) -> None:
+    settings = small(history_every=2, history_half=True, methods="federaser")
+    run_group(settings, tmp_path / "home", tmp_path / "run")
+    (folder,) = (tmp_path / "home" / "stages" / "train").glob("*")
+    thinned = History(folder / "history")
+    assert [thinned.has_updates(round_) for round_ in thinned.rounds] == [True, False, True]
+    sizes = [thinned.path(round_).stat().st_size for round_ in thinned.rounds]
+    assert sizes[1] < sizes[0] * 2 / 3
+    assert thinned.after(3).sha256() == json.loads((folder / "stage.json").read_text())["sha256"]
+    table = results(tmp_path / "run")
+    assert "failed" not in set(table.loc[table["method"] == "federaser", "status"])
+    assert trained(run_group(settings, tmp_path / "home", tmp_path / "again")) == 0
 
 
 def test_a_diverged_method_is_a_result_and_gets_no_recovery(done: tuple[Path, Path], tmp_path: Path) -> None:
