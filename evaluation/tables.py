@@ -259,8 +259,7 @@ def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
         f"forget, retain, test: {metric} on {where}, and the difference to {GOLD}.",
         "MIA AUC: can losses tell forgotten records from never-seen ones? Only the distance to " + GOLD + " counts.",
         f"L2, KL: distance to {GOLD} of the weights, and of the outputs on forget records.",
-        "time, speedup over retraining: of the unlearning step; recovered: with the recovery rounds, over retraining",
-        "without them.",
+        "time, speedup over retraining: of the unlearning step; recovered: with its recovery rounds.",
     ]
     if any(row["method"] == "fine-tuning" for row in rows):
         lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")
