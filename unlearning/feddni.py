@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -54,16 +54,17 @@ def structured_noise(x: Tensor, generator: torch.Generator) -> Tensor:
     the number of neighbours. Inputs without spatial dimensions get white noise.
     """
     white = torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x.device, x.dtype)
-    pools: dict[int, Callable[..., Tensor]] = {1: avg_pool1d, 2: avg_pool2d, 3: avg_pool3d}
+    pools = {1: avg_pool1d, 2: avg_pool2d, 3: avg_pool3d}
     dimensions = x.dim() - 2
     if dimensions not in pools:
         return white
 
     def summed(values: Tensor) -> Tensor:
-        return pools[dimensions](values, 3, stride=1, padding=1) * 3**dimensions
+        pooled: Tensor = pools[dimensions](values, 3, stride=1, padding=1)
+        return pooled * float(3**dimensions)
 
-    structured: Tensor = summed(white) / summed(torch.ones_like(white[:1, :1])).sqrt()
-    return structured
+    neighbours = summed(torch.ones_like(white[:1, :1]))
+    return summed(white) * neighbours.rsqrt()
 
 
 def diffuse(x: Tensor, left: float, noise: Tensor) -> Tensor:
