@@ -114,8 +114,13 @@ class GroupExecutor:
     def _unfit(self, name: str, case: Case) -> str:
         """Return why a method cannot do a request; empty when it can."""
         method = self._methods[name]
-        given = {"has_history": not self._settings.original, "has_logits": self._task.has_logits}
-        return method.unfit(case.plan.granularity, **given) or method.unfit_for(case.plan)
+        why_not = method.unfit(
+            case.plan.granularity,
+            has_history=not self._settings.original,
+            has_logits=self._task.has_logits,
+            config=self._configs[name],
+        )
+        return why_not or method.unfit_for(case.plan)
 
     def _sequences(self) -> list[dict[str, Facts]]:
         """Resolve and check every request: for each sequence its prefixes and what the sites mean by them."""

@@ -57,8 +57,10 @@ def _check_methods(settings: GroupSettings) -> None:
             raise unknown_name("overrides", name, methods)
     given = {"has_history": not settings.original, "has_logits": TASKS.get(settings.task).has_logits}
     for name, method in methods.items():
-        method.resolve_config(settings.preset, overrides.get(name, {}))
-        reasons = {request.text: method.unfit(request.steps[0].granularity, **given) for request in requests}
+        config = method.resolve_config(settings.preset, overrides.get(name, {}))
+        reasons = {
+            request.text: method.unfit(request.steps[0].granularity, **given, config=config) for request in requests
+        }
         if all(reasons.values()):
             text, why = next(iter(reasons.items()))
             raise BadInput(

@@ -74,19 +74,19 @@ class UnlearningStrategy(MethodDeclaration, RecordedRounds):
         layers: Sequence[Layer] = (),
         label: str = "",
     ) -> None:
-        weight_key = "num-examples" if not self.needs.forget_data else "num-forget"
+        needs = self.needs_of(config)
         RecordedRounds.__init__(
             self,
             federation,
             work=work,
             stage="unlearn",
             label=label or f"{self.name} {request.text}",
-            weight_key=weight_key,
-            accept_diverged=self.needs.forget_data,
+            weight_key="num-forget" if needs.forget_data else "num-examples",
+            accept_diverged=needs.forget_data,
         )
         self.schedule, self.request, self.seed, self.config = schedule, request, seed, config
         self.layers = tuple(layers)
-        self.history = history if self.needs.history or self.needs.history_helps else None
+        self.history = history if needs.history or needs.history_helps else None
 
     @property
     @abstractmethod

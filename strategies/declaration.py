@@ -74,7 +74,7 @@ class MethodDeclaration:
     granularities : tuple of str
         Of client, class, patient and sample, those it can forget at.
     needs : Needs
-        What it must be given.
+        What it must be given, under the default preset's settings; see `needs_of`.
     not_for : dict of str to str
         Why it cannot be run honestly at the other granularities, where there is more to say.
     version : int
@@ -122,14 +122,20 @@ class MethodDeclaration:
             raise BadInput(f"{cls.name}.{key}", given[key], allowed, f"{key} is: {field.description}") from None
 
     @classmethod
-    def unfit(cls, granularity: str, *, has_history: bool, has_logits: bool) -> str:
+    def needs_of(cls, config: MethodConfig) -> Needs:
+        """Return what the method must be given under these settings: `needs`, where no setting changes it."""
+        return cls.needs
+
+    @classmethod
+    def unfit(cls, granularity: str, *, has_history: bool, has_logits: bool, config: MethodConfig | None = None) -> str:
         """Return why this method cannot do a request of that granularity, and what would help; empty when it can."""
+        needs = cls.needs if config is None else cls.needs_of(config)
         if granularity not in cls.granularities:
             why = cls.not_for.get(granularity, f"{cls.name} forgets {', '.join(cls.granularities)} only")
             return f"not applicable to a {granularity} request: {why}"
-        if cls.needs.history and not has_history:
+        if needs.history and not has_history:
             return "it needs the history of the original training: train the original here instead of importing it"
-        if cls.needs.logits and not has_logits:
+        if needs.logits and not has_logits:
             return "it needs class logits, which this task has not"
         return ""
 

@@ -16,10 +16,13 @@ from strategies.federation import Federation
 from strategies.plans import RequestPlan, Schedule, SiteCounts
 from strategies.roster import Roster
 from strategies.wire import CallParts, reply_content
+from unlearning.layers import Layer
 from unlearning.state import State
 
 SITES = ("site-a", "site-b", "site-c", "site-d")
 SCHEDULE = Schedule(lr=0.1, rounds=4, local_epochs=2, unlearn_epochs=5, recovery_rounds=3, recovery_epochs=2)
+LAYERS = (Layer("", "linear", "w", "", "", 3),)
+"""Of the model whose state is `start_state`."""
 
 
 def start_state(size: int = 3) -> State:
