@@ -91,7 +91,7 @@ def run_epochs(
     engine: Engine | None = None,
     growth: float = GROWTH,
     adjust: Callable[[], None] | None = None,
-    after_step: Callable[[], None] | None = None,
+    after_step: Callable[[], bool | None] | None = None,
     after_epoch: Callable[[int], bool] | None = None,
 ) -> LocalRun:
     """Minimise ``objective(model, *batch)`` with a fresh optimiser, and stop at the last usable state.
@@ -115,7 +115,7 @@ def run_epochs(
     adjust : callable, optional
         Changes the gradients in place, after the backward pass and before they are clipped.
     after_step : callable, optional
-        Changes the parameters in place after each step, for example a projection.
+        Changes the parameters in place after each step, for example a projection; True ends the run there.
     after_epoch : callable, optional
         Told the number of the epoch that is done, from 1; True ends the run there.
     """
@@ -125,7 +125,7 @@ def run_epochs(
     guard = DivergenceGuard(model, growth)
     losses: list[float] = []
     steps = examples = 0
-    usable, last = True, None
+    usable, stopped, last = True, False, None
     for number, epoch in enumerate(epochs, start=1):
         for batch in epoch:
             inputs = batch[::2]
@@ -144,12 +144,12 @@ def run_epochs(
             wrapped.step()
             if after_step is not None:
                 with torch.no_grad():
-                    after_step()
+                    stopped = bool(after_step())
             steps, examples, last = steps + 1, examples + sum(map(len, inputs)), batch
             usable = guard.step_is_usable()
-            if not usable:
+            if not usable or stopped:
                 break
-        if not usable or (after_epoch is not None and after_epoch(number)):
+        if not usable or stopped or (after_epoch is not None and after_epoch(number)):
             break
     if usable and last is not None:
         usable = _end_is_usable(model, objective, last, guard)

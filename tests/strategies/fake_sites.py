@@ -61,9 +61,13 @@ class Hospitals:
     def _train(self, site: str, call: CallParts) -> dict:
         forget, retain = self.counts[site]
         records = str(call.config["records"])
-        n = {"all": forget + retain, "forget": forget, "retain": retain if call.config["request"] else forget + retain}[
-            records
-        ]
+        everything = forget + retain
+        n = {
+            "all": everything,
+            "both": everything,
+            "forget": forget,
+            "retain": retain if call.config["request"] else everything,
+        }[records]
         metrics = {"num-examples": n, "num-forget": forget, "num-retain": retain, "num-batches": 0, "seconds": 0.0}
         config = {"site": site, "device": "cpu", "gpu": "", "status": "ok", "reason": ""}
         if n == 0:

@@ -1,0 +1,1 @@
+"""A third-party method for Lethe: teach the forget records the next class's label."""
