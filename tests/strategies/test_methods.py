@@ -3,10 +3,11 @@
 import inspect
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from fake_sites import SITES, Hospitals, counts, federation, plan, schedule, start_state
+from fake_sites import SITES, Hospitals, counts, federation, plan, schedule, spread, start_state
 from flwr.serverapp.strategy import Strategy
 
 from partitions.errors import BadInput, RunFailed
@@ -24,12 +25,28 @@ NAMES = METHODS.names()
 UNTRAINED = [name for name in NAMES if name != "retrain"]
 
 
+def holdings(name):
+    """Return what the sites hold under a request that the method can do: a client's, or else a class's."""
+    return counts() if "client" in METHODS.get(name).granularities else spread()
+
+
+def usual(name):
+    """Return that request."""
+    held = holdings(name)
+    return plan(held) if held == counts() else replace(plan(held, (), text="class:5"), granularity="class")
+
+
+def hospitals(name):
+    """Return the sites under that request."""
+    return Hospitals(holdings(name))
+
+
 def method(name, fed, held=None, *, preset="lethe", overrides=None, plan_=None, request=None, **kwargs):
     cls = METHODS.get(name)
     return cls(
         fed,
         plan_ or schedule(),
-        request or plan(held or counts()),
+        request or (plan(held) if held else usual(name)),
         seed=kwargs.pop("seed", 7),
         config=cls.resolve_config(preset, overrides or {}),
         **kwargs,
@@ -87,13 +104,13 @@ def test_the_constructor_is_the_bases(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_gets_the_history_only_where_it_declared_the_need(name, tmp_path):
-    strategy = method(name, federation(Hospitals(counts())), history=trained(tmp_path))
+    strategy = method(name, federation(hospitals(name)), history=trained(tmp_path))
     assert (strategy.history is not None) == METHODS.get(name).needs.history
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_buffers_keep_their_kind_and_the_outcome_is_finite(name, tmp_path):
-    state = method(name, federation(Hospitals(counts())), history=trained(tmp_path)).run(start_state()).state
+    state = method(name, federation(hospitals(name)), history=trained(tmp_path)).run(start_state()).state
     assert state.is_finite() and list(state.params) == list(start_state().params)
     assert state.int_buffers["bn.num_batches_tracked"].dtype == torch.int64
     assert state.int_buffers["bn.num_batches_tracked"].shape == ()
@@ -103,18 +120,20 @@ def test_buffers_keep_their_kind_and_the_outcome_is_finite(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_bits_in_any_order_of_answers(name, tmp_path):
     history = trained(tmp_path)
-    runs = [method(name, federation(Hospitals(counts()), shuffle_seed=i), history=history) for i in range(2)]
+    runs = [method(name, federation(hospitals(name), shuffle_seed=i), history=history) for i in range(2)]
     assert len({run.run(start_state()).state.sha256() for run in runs}) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_method_that_needs_the_departed_site_asks_it(name, tmp_path):
-    fed = federation(Hospitals(counts()))
+    fed = federation(hospitals(name))
     cls = METHODS.get(name)
     method(name, fed, history=trained(tmp_path)).run(start_state())
+    departed = set(usual(name).departed)
     asked = {site for site, _, _ in fed.grid.calls()}
-    assert ("site-a" in asked) == cls.needs.departed_online
-    opened = {call.config["records"] for _, _, call in fed.grid.calls()}
+    assert bool(asked & departed) == (cls.needs.departed_online and bool(departed))
+    named = {call.config["records"] for _, _, call in fed.grid.calls()}
+    opened = named | ({"forget", "retain"} if "both" in named else set())
     assert ("forget" in opened) == cls.needs.forget_data
     assert ("retain" in opened) == cls.needs.retain_data
     assert "all" not in opened
@@ -122,7 +141,7 @@ def test_only_a_method_that_needs_the_departed_site_asks_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_costs_are_counted(name, tmp_path):
-    fed = federation(Hospitals(counts()))
+    fed = federation(hospitals(name))
     cost = method(name, fed, history=trained(tmp_path)).run(start_state()).cost
     assert (cost.bytes_up > 0) == (cost.gradient_steps > 0) == bool(fed.grid.calls())
     assert (cost.disk_read > 0) == METHODS.get(name).needs.history
@@ -145,7 +164,7 @@ def test_a_killed_method_resumes_to_the_same_bits_with_the_whole_cost(name, tmp_
     history = trained(tmp_path / "original", rounds=6)
 
     def make(work=None, events=None):
-        fed = federation(Hospitals(counts()), events=events)
+        fed = federation(hospitals(name), events=events)
         return method(name, fed, history=History(history.folder), work=work)
 
     whole = make().run(start_state())
@@ -164,9 +183,9 @@ def test_a_killed_method_resumes_to_the_same_bits_with_the_whole_cost(name, tmp_
 @pytest.mark.parametrize("name", NAMES)
 def test_the_events_name_stage_method_and_request(name, tmp_path):
     sink = EventSink(tmp_path / "e")
-    method(name, federation(Hospitals(counts()), events=sink), history=trained(tmp_path / "h")).run(start_state())
+    method(name, federation(hospitals(name), events=sink), history=trained(tmp_path / "h")).run(start_state())
     events = [json.loads(line) for line in (tmp_path / "e").read_text().splitlines()]
-    assert {e["label"] for e in events} == {f"{name} client:site-a"}
+    assert {e["label"] for e in events} == {f"{name} {usual(name).text}"}
     assert {e["stage"] for e in events} == {"retrain" if name == "retrain" else "unlearn"}
     assert events[0]["kind"] == "stage-started" and events[-1] == {
         **events[-1],
