@@ -17,7 +17,7 @@ from unlearning.random_labels import relabel
 def run(site: Site, call: Call) -> Reply:
     """Train: config as in `unlearn_inside`, and ``label-seed``, from which and a record's id its new label follows.
 
-    No record gets its true label, or a class that the request, or an earlier one, forgets.
+    No record gets its true label, nor, while another is left, a class that the request or an earlier one forgets.
     """
     worker = site.worker
 

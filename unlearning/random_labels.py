@@ -26,7 +26,7 @@ def relabel(
     seed : int
         Label seed.
     forgotten : collection of int
-        Classes that no record may get.
+        Classes that no record gets while another one is left.
 
     Returns
     -------
@@ -36,19 +36,17 @@ def relabel(
     Raises
     ------
     ValueError
-        When no class is left for a record.
+        When there is one class only.
     """
-    return np.array(
-        [
-            _draw([c for c in range(num_classes) if c != true and c not in forgotten], f"{seed}|{record}")
-            for true, record in zip(targets.tolist(), records, strict=True)
-        ],
-        dtype=np.int64,
-    )
+    if num_classes < 2:
+        raise ValueError("with one class there is no wrong label")
+    drawn = []
+    for true, record in zip(targets.tolist(), records, strict=True):
+        others = [c for c in range(num_classes) if c != true]
+        left = [c for c in others if c not in forgotten] or others
+        drawn.append(left[_number(f"{seed}|{record}") % len(left)])
+    return np.array(drawn, dtype=np.int64)
 
 
-def _draw(classes: list[int], key: str) -> int:
-    if not classes:
-        raise ValueError("no class is left that a forget record could be given")
-    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
-    return classes[number % len(classes)]
+def _number(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")

@@ -53,6 +53,10 @@ def test_no_records_no_labels():
     assert relabel(np.zeros(0, np.int64), [], 3, seed=0).tolist() == []
 
 
-def test_no_class_left_is_an_error():
-    with pytest.raises(ValueError, match="no class is left"):
-        relabel(np.array([0]), ["a"], 2, seed=0, forgotten={1})
+def test_where_only_forgotten_classes_are_left_they_are_given_out():
+    assert relabel(np.array([0, 0]), ids(2), 2, seed=0, forgotten={1}).tolist() == [1, 1]
+
+
+def test_one_class_alone_is_an_error():
+    with pytest.raises(ValueError, match="no wrong label"):
+        relabel(np.array([0]), ["a"], 1, seed=0)
