@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clients.ops import Call, Reply, local_plan, model_of, request_of, work_on
 from clients.site import Site
 from clients.training import LocalPlan, LocalResult, batch_order, batches
 from partitions.seeds import derive_seed
-from unlearning.local import LocalRun
+from unlearning.local import Batch, LocalRun
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Records:
 
     def epochs(
         self, plan: LocalPlan, count: int | None = None, also: np.ndarray | None = None
-    ) -> list[Iterator[tuple[Tensor, ...]]]:
+    ) -> list[Iterator[Batch]]:
         """Return the batches of each epoch, to be read once: inputs, targets and, where given, the part of `also`.
 
         Parameters
@@ -69,13 +70,22 @@ class Records:
         size = len(order) // wanted if wanted else 0
         return [self._read(order[start : start + size], also) for start in range(0, len(order), max(size, 1))]
 
+    def labelled(self, labels: np.ndarray, plan: LocalPlan, count: int | None = None) -> list[Iterator[Batch]]:
+        """Return the batches of `epochs` with `labels`, in the order of `indices`, in place of the targets."""
+        return [((x, label) for x, _, label in epoch) for epoch in self.epochs(plan, count, also=labels)]
+
+    def cycled(self, plan: LocalPlan) -> Iterator[Batch]:
+        """Yield batches without end, in a new order each time round; none where there are no records."""
+        for turn in itertools.count() if len(self) else ():
+            yield from self.epochs(replace(plan, seed=derive_seed(plan.seed, "turn", round_=turn)), 1)[0]
+
     def sample(self, share: float, seed: int) -> Records:
         """Return a random share of these records, at least one where there is one."""
         count = min(len(self), max(1, round(share * len(self))))
         chosen = np.random.default_rng(seed).choice(self.indices, size=count, replace=False)
         return Records(self.site, np.sort(chosen), self.name)
 
-    def _read(self, order: list[np.ndarray], also: np.ndarray | None) -> Iterator[tuple[Tensor, ...]]:
+    def _read(self, order: list[np.ndarray], also: np.ndarray | None) -> Iterator[Batch]:
         worker = self.site.worker
         read = batches(worker, self.site.train, self.indices, order)
         for positions, batch in zip(order, read, strict=True):
@@ -88,6 +98,29 @@ class Sets:
 
     forget: Records
     retain: Records
+
+    def mixed(self) -> tuple[Records, np.ndarray]:
+        """Return both sets as one, to be shuffled together, and which of its records are to forget: bool, (n,)."""
+        indices = np.sort(np.concatenate([self.forget.indices, self.retain.indices]))
+        return Records(self.forget.site, indices, "mixed"), np.isin(indices, self.forget.indices)
+
+    def paired(self, plan: LocalPlan, count: int | None = None) -> list[Iterator[Batch]]:
+        """Return, for each epoch of the retain records, their batches behind forget batches: (xf, yf, xr, yr).
+
+        The forget records come round again and again. Of a pair the longer batch is cut to the length of the other.
+        Where either set is empty there are no pairs.
+        """
+        if not len(self.forget):
+            return []
+        again = self.forget.cycled(plan)
+        return [_cut_to_pairs(again, epoch) for epoch in self.retain.epochs(plan, count)]
+
+
+def _cut_to_pairs(again: Iterator[Batch], epoch: Iterable[Batch]) -> Iterator[Batch]:
+    for xr, yr in epoch:
+        xf, yf = next(again)
+        size = min(len(xf), len(xr))
+        yield xf[:size], yf[:size], xr[:size], yr[:size]
 
 
 Step = Callable[[nn.Module, Sets, LocalPlan], LocalRun]

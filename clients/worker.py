@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -143,6 +143,7 @@ class Worker:
         self.model = cast(nn.Module, self.fabric.setup_module(self._module))
         self._fresh_precision = self.fabric.strategy.precision.state_dict()
         self._scorers: dict[int, nn.Module] = {}
+        self._teachers: dict[int, tuple[nn.Module, nn.Module]] = {}
         _say_once(str(self.device), self.precision)
 
     def load(self, state: State) -> nn.Module:
@@ -171,11 +172,21 @@ class Worker:
             state.int_buffers,
         )
 
-    def frozen(self, state: State) -> nn.Module:
-        """Return a second, wrapped model in eval mode with the weights of `state`, such as a teacher."""
-        module, wrapped = self._teacher
+    def frozen(self, state: State, slot: int = 0) -> nn.Module:
+        """Return a further, wrapped model in eval mode with the weights of `state`, such as a teacher; one a slot."""
+        if slot not in self._teachers:
+            with self._streams_kept():
+                built = self._built().requires_grad_(False)
+            self._teachers[slot] = built, cast(nn.Module, self.fabric.setup_module(built))
+        module, wrapped = self._teachers[slot]
         state.load_into(module)
         return wrapped.eval()
+
+    def initial(self, seed: int) -> State:
+        """Return fresh fp32 weights, a seed's in every process; torch's random streams stay as they are."""
+        with self._streams_kept(), _default_dtype(torch.float32):
+            torch.manual_seed(seed)
+            return State.from_module(self._built())
 
     def scorer(self, state: State, slot: int = 0) -> nn.Module:
         """Return an fp32 model in eval mode with the weights of `state`; one model a slot."""
@@ -196,8 +207,9 @@ class Worker:
     def computing(self, seed: int) -> Iterator[None]:
         """Pin threads, kernels and torch's random streams for one local training."""
         self._pin_threads()
-        devices = [self.device] if self.kind == "cuda" else []
-        with torch.random.fork_rng(devices=devices), self._deterministic(allow_tf32=True), self._default_dtype():
+        # Fabric casts outputs to torch's default type, so 64-true would compute its loss in fp32.
+        dtype = torch.float64 if self.precision == "64-true" else torch.get_default_dtype()
+        with self._streams_kept(), self._deterministic(allow_tf32=True), _default_dtype(dtype):
             torch.manual_seed(seed)
             yield
 
@@ -208,11 +220,6 @@ class Worker:
         with torch.no_grad(), self._deterministic(allow_tf32=False):
             yield
 
-    @cached_property
-    def _teacher(self) -> tuple[nn.Module, nn.Module]:
-        module = self._built().requires_grad_(False)
-        return module, cast(nn.Module, self.fabric.setup_module(module))
-
     @property
     def _memory_format(self) -> torch.memory_format:
         return torch.channels_last if self.settings.channels_last else torch.contiguous_format
@@ -221,6 +228,9 @@ class Worker:
         settings = self.settings
         module = self.task.build(settings.model, settings.data_shape, settings.num_classes)
         return module.to(memory_format=self._memory_format)
+
+    def _streams_kept(self) -> AbstractContextManager[None]:
+        return torch.random.fork_rng(devices=[self.device] if self.kind == "cuda" else [])
 
     def _pin_threads(self) -> None:
         if torch.get_num_threads() != self.settings.threads:
@@ -234,16 +244,6 @@ class Worker:
         ):
             yield
 
-    @contextmanager
-    def _default_dtype(self) -> Iterator[None]:
-        # Fabric casts outputs to torch's default type, so 64-true would compute its loss in fp32.
-        kept = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64 if self.precision == "64-true" else kept)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(kept)
-
 
 @lru_cache(maxsize=4)
 def open_worker(settings: WorkerSettings) -> Worker:
@@ -254,6 +254,16 @@ def open_worker(settings: WorkerSettings) -> Worker:
 def gpu_share() -> str:
     """Return the GPUs given to this process (``CUDA_VISIBLE_DEVICES``), empty where there is no such limit."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kept)
 
 
 def _fabric(kind: str, precision: str) -> Fabric:

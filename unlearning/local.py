@@ -82,7 +82,7 @@ def run_epochs(
     objective: Objective,
     epochs: Iterable[Iterable[Batch]],
     *,
-    lr: float,
+    lr: float | Callable[[int], float],
     momentum: float = 0.0,
     optimizer: Literal["sgd", "adam"] = "sgd",
     weight_decay: float = 0.0,
@@ -105,7 +105,7 @@ def run_epochs(
     epochs : iterable of iterables of tuples of Tensor
         The batches of each epoch, on the model's device: inputs at the even places, what belongs to them at the odd.
     lr, momentum, weight_decay : float
-        Of SGD; Adam takes no momentum.
+        Of SGD; Adam takes no momentum. `lr` may be a function of the number of the epoch, from 1.
     max_norm : float
         Clip of the gradients' L2 norm; 0: none.
     bn_mode : {"eval", "train"}
@@ -121,12 +121,17 @@ def run_epochs(
     """
     engine = engine or PlainTorch()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    wrapped = engine.setup_optimizers(_fresh(optimizer, parameters, lr, momentum, weight_decay))
+    rate = lr if callable(lr) else None
+    stepping = _fresh(optimizer, parameters, lr(1) if callable(lr) else lr, momentum, weight_decay)
+    wrapped = engine.setup_optimizers(stepping)
     guard = DivergenceGuard(model, growth)
     losses: list[float] = []
     steps = examples = 0
     usable, stopped, last = True, False, None
     for number, epoch in enumerate(epochs, start=1):
+        if rate is not None:
+            for group in stepping.param_groups:
+                group["lr"] = rate(number)
         for batch in epoch:
             inputs = batch[::2]
             set_modes(model, "eval" if any(len(x) == 1 for x in inputs) else bn_mode)

@@ -11,7 +11,7 @@ import torch
 from clients.catalogue import OPERATIONS
 from clients.ops import Call, Reply
 from clients.pga import fallen_metric, holdout_metric
-from clients.scoring import scorecard
+from clients.scoring import score_records
 from clients.site import Site
 from unlearning.state import State, distance
 
@@ -115,7 +115,7 @@ def test_the_stop_by_validation_compares_with_the_original(make_site: MakeSite, 
 
 def test_the_held_out_metric_is_the_scorecards(make_site: MakeSite, initial: Initial) -> None:
     site, state = make_site(holdout=40, model="resnet18", precision="bf16-mixed"), initial("resnet18")
-    table = scorecard(site, state)
+    table = score_records(site, state)["scorecard"]
     assert holdout_metric(site, state) == pytest.approx(float(table[table["split"] == "holdout"]["metric"].mean()))
 
 

@@ -135,6 +135,42 @@ def test_scorers_of_two_slots_are_two_models(initial: Callable[..., State]) -> N
     assert State.from_module(a).sha256() != State.from_module(b).sha256()
 
 
+def test_teachers_of_two_slots_are_two_models_that_take_no_gradient(initial: Callable[..., State]) -> None:
+    worker = Worker(settings())
+    a, b = worker.frozen(initial(seed=1)), worker.frozen(initial(seed=2), slot=1)
+    images, targets = np.zeros((2, 10, 10), dtype=np.uint8), np.zeros(2, dtype=np.int64)
+    x, _ = worker.batch(images, targets, np.arange(2))
+    assert not torch.equal(a(x), b(x))
+    assert not any(p.requires_grad for model in (a, b) for p in model.parameters())
+
+
+def test_building_a_teacher_leaves_the_random_stream_alone(initial: Callable[..., State]) -> None:
+    worker, state = Worker(settings()), initial()
+    with worker.computing(3):
+        worker.frozen(state)
+        first = torch.rand(1)
+    with worker.computing(3):
+        assert torch.equal(torch.rand(1), first)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_fresh_weights_are_the_seed_s_in_every_process_and_disturb_nothing(
+    precision: str, initial: Callable[..., State]
+) -> None:
+    worker, state = Worker(settings(precision=precision)), initial()
+    worker.load(state)
+    before = worker.state().sha256()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    outside = worker.initial(4)
+    assert torch.equal(torch.rand(1), expected)
+    with worker.computing(1):
+        inside = worker.initial(4)
+    assert outside.sha256() == inside.sha256() == initial(seed=4).sha256() != worker.initial(5).sha256()
+    assert worker.state().sha256() == before
+
+
 def test_batches_read_only_the_records_asked_for(tmp_path: object) -> None:
     images = np.arange(5 * 100, dtype=np.uint8).reshape(5, 10, 10)
     np.save(f"{tmp_path}/images.npy", images)

@@ -61,13 +61,8 @@ class Hospitals:
     def _train(self, site: str, call: CallParts) -> dict:
         forget, retain = self.counts[site]
         records = str(call.config["records"])
-        everything = forget + retain
-        n = {
-            "all": everything,
-            "both": everything,
-            "forget": forget,
-            "retain": retain if call.config["request"] else everything,
-        }[records]
+        both = forget + retain
+        n = {"all": both, "both": both, "forget": forget, "retain": retain if call.config["request"] else both}[records]
         metrics = {"num-examples": n, "num-forget": forget, "num-retain": retain, "num-batches": 0, "seconds": 0.0}
         config = {"site": site, "device": "cpu", "gpu": "", "status": "ok", "reason": ""}
         if n == 0:
@@ -111,6 +106,11 @@ def counts(request_site: str = "site-a", sites: Sequence[str] = SITES) -> dict[s
     """Return a client request on one site: it holds only forget records, the others only retain records."""
     sizes = {site: 10 * (i + 1) for i, site in enumerate(sites)}
     return {site: (n, 0) if site == request_site else (0, n) for site, n in sizes.items()}
+
+
+def spread(sites: Sequence[str] = SITES) -> dict[str, tuple[int, int]]:
+    """Return a class request: all sites but the last hold forget records, and all hold retain records."""
+    return {site: (0 if site == sites[-1] else 5 * (i + 1), 10 * (i + 1)) for i, site in enumerate(sites)}
 
 
 def plan(held: Mapping[str, tuple[int, int]], departed: Sequence[str] = ("site-a",), text: str = "") -> RequestPlan:

@@ -3,10 +3,11 @@
 import inspect
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from fake_sites import LAYERS, SITES, Hospitals, counts, federation, plan, schedule, start_state
+from fake_sites import LAYERS, SITES, Hospitals, counts, federation, plan, schedule, spread, start_state
 from flwr.serverapp.strategy import Strategy
 
 from partitions.errors import BadInput, RunFailed
@@ -21,7 +22,22 @@ from unlearning.federaser import calibrate
 from unlearning.state import State, apply_updates, distance, norm, update_of
 
 NAMES = METHODS.names()
-FOR_CLIENTS = [name for name in NAMES if "client" in METHODS.get(name).granularities]
+
+
+def holdings(name):
+    """Return what the sites hold under a request that the method can do: a client's, or else a class's."""
+    return counts() if "client" in METHODS.get(name).granularities else spread()
+
+
+def usual(name):
+    """Return that request."""
+    held = holdings(name)
+    return plan(held) if held == counts() else replace(plan(held, (), text="class:5"), granularity="class")
+
+
+def hospitals(name):
+    """Return the sites under that request."""
+    return Hospitals(holdings(name))
 
 
 def method(name, fed, held=None, *, preset="lethe", overrides=None, plan_=None, request=None, **kwargs):
@@ -29,7 +45,7 @@ def method(name, fed, held=None, *, preset="lethe", overrides=None, plan_=None, 
     return cls(
         fed,
         plan_ or schedule(),
-        request or plan(held or counts()),
+        request or (plan(held) if held else usual(name)),
         seed=kwargs.pop("seed", 7),
         config=cls.resolve_config(preset, overrides or {}),
         layers=kwargs.pop("layers", LAYERS),
@@ -88,43 +104,45 @@ def test_the_constructor_is_the_bases(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_gets_the_history_only_where_it_declared_the_need(name, tmp_path):
-    strategy = method(name, federation(Hospitals(counts())), history=trained(tmp_path))
+    strategy = method(name, federation(hospitals(name)), history=trained(tmp_path))
     needs = METHODS.get(name).needs
     assert (strategy.history is not None) == (needs.history or needs.history_helps)
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_buffers_keep_their_kind_and_the_outcome_is_finite(name, tmp_path):
-    state = method(name, federation(Hospitals(counts())), history=trained(tmp_path)).run(start_state()).state
+    state = method(name, federation(hospitals(name)), history=trained(tmp_path)).run(start_state()).state
     assert state.is_finite() and list(state.params) == list(start_state().params)
     assert state.int_buffers["bn.num_batches_tracked"].dtype == torch.int64
     assert state.int_buffers["bn.num_batches_tracked"].shape == ()
     assert (state.float_buffers["bn.running_var"] >= 0).all()
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_bits_in_any_order_of_answers(name, tmp_path):
     history = trained(tmp_path)
-    runs = [method(name, federation(Hospitals(counts()), shuffle_seed=i), history=history) for i in range(2)]
+    runs = [method(name, federation(hospitals(name), shuffle_seed=i), history=history) for i in range(2)]
     assert len({run.run(start_state()).state.sha256() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_only_a_method_that_needs_the_departed_site_asks_it(name, tmp_path):
-    fed = federation(Hospitals(counts()))
+    fed = federation(hospitals(name))
     cls = METHODS.get(name)
     method(name, fed, history=trained(tmp_path)).run(start_state())
+    departed = set(usual(name).departed)
     asked = {site for site, _, _ in fed.grid.calls()}
-    assert ("site-a" in asked) == cls.needs.departed_online
-    opened = {call.config["records"] for _, _, call in fed.grid.calls()}
+    assert bool(asked & departed) == (cls.needs.departed_online and bool(departed))
+    named = {call.config["records"] for _, _, call in fed.grid.calls()}
+    opened = named | ({"forget", "retain"} if "both" in named else set())
     assert not opened & {"forget", "both"} or cls.needs.forget_data
     assert not opened & {"retain", "both"} or cls.needs.retain_data
     assert "all" not in opened
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_costs_are_counted(name, tmp_path):
-    fed = federation(Hospitals(counts()))
+    fed = federation(hospitals(name))
     cost = method(name, fed, history=trained(tmp_path)).run(start_state()).cost
     assert (cost.bytes_up > 0) == (cost.gradient_steps > 0) == bool(fed.grid.calls())
     needs = METHODS.get(name).needs
@@ -143,12 +161,12 @@ class Dying(EventSink):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_killed_method_resumes_to_the_same_bits_with_the_whole_cost(name, tmp_path):
     history = trained(tmp_path / "original", rounds=6)
 
     def make(work=None, events=None):
-        fed = federation(Hospitals(counts()), events=events)
+        fed = federation(hospitals(name), events=events)
         return method(name, fed, history=History(history.folder), work=work)
 
     whole = make().run(start_state())
@@ -164,12 +182,12 @@ def test_a_killed_method_resumes_to_the_same_bits_with_the_whole_cost(name, tmp_
             assert getattr(outcome.cost, key) == getattr(whole.cost, key), key
 
 
-@pytest.mark.parametrize("name", FOR_CLIENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_events_name_stage_method_and_request(name, tmp_path):
     sink = EventSink(tmp_path / "e")
-    method(name, federation(Hospitals(counts()), events=sink), history=trained(tmp_path / "h")).run(start_state())
+    method(name, federation(hospitals(name), events=sink), history=trained(tmp_path / "h")).run(start_state())
     events = [json.loads(line) for line in (tmp_path / "e").read_text().splitlines()]
-    assert {e["label"] for e in events} == {f"{name} client:site-a"}
+    assert {e["label"] for e in events} == {f"{name} {usual(name).text}"}
     assert {e["stage"] for e in events} == {"retrain" if name == "retrain" else "unlearn"}
     assert events[0]["kind"] == "stage-started" and events[-1] == {
         **events[-1],

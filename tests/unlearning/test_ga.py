@@ -140,6 +140,19 @@ def test_a_batch_of_one_record_does_not_raise_in_train_mode():
     assert (run.status, run.steps) == ("ok", 2)
 
 
+def test_the_learning_rate_can_change_from_epoch_to_epoch():
+    changing, plain = classifier(False), classifier(False)
+    run_epochs(changing, task_loss, batches(epochs=3), lr=lambda epoch: 0.1 / epoch, momentum=0.9)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1.0, momentum=0.9)
+    for epoch, rate in zip(batches(epochs=3), (0.1, 0.05, 0.1 / 3), strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        for x, y in epoch:
+            optimizer.zero_grad()
+            task_loss(plain, x, y).backward()
+            optimizer.step()
+    assert State.from_module(changing).sha256() == State.from_module(plain).sha256()
+
+
 def test_modes_are_set_explicitly():
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)).eval()
     set_modes(model, "eval")
