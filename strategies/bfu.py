@@ -25,7 +25,9 @@ class BfuConfig(MethodConfig):
     loss_cap: Annotated[
         float,
         Field(
-            ge=0, description="forget loss that pushes no further; 0: 2 ln C [our choice], inf: none, and it collapses"
+            ge=0,
+            allow_inf_nan=True,
+            description="forget loss that pushes no further; 0: 2 ln C [our choice], inf: none, and it collapses",
         ),
     ] = 0.0
     stop: Annotated[
