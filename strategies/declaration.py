@@ -115,7 +115,8 @@ class MethodDeclaration:
         except ValidationError as error:
             first = error.errors()[0]
             key = str(first["loc"][0]) if first["loc"] else cls.name
-            described = cls.Config.model_fields[key.replace("-", "_")].description if key in known else ""
+            fields = {_kebab(name): found for name, found in cls.Config.model_fields.items()}
+            described = fields[key].description if key in fields else ""
             raise BadInput(
                 f"{cls.name}.{key}", first.get("input"), str(first["msg"]), f"{key} is {described}"
             ) from None
