@@ -1,4 +1,4 @@
-"""Sites with real records, networks and operations behind a fake grid: what a method does from end to end, in moments."""
+"""Sites with real records, networks and operations behind a fake grid: what a method does, end to end, in moments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from fake_grid import FakeGrid
 from torch import nn
 
 from clients.catalogue import MODELS, OPERATIONS, TASKS
@@ -24,6 +23,7 @@ from strategies.plans import RequestPlan, Schedule, SiteCounts
 from strategies.registry import METHODS
 from strategies.roster import Roster
 from strategies.wire import CallParts, reply_content
+from tests.strategies.fake_grid import FakeGrid
 from unlearning.layers import Layer, layers_of
 from unlearning.state import State
 
