@@ -117,7 +117,7 @@ class MethodDeclaration:
             return cls.Config.model_validate(given)
         except ValidationError as error:
             key = str(error.errors()[0]["loc"][0])
-            field = cls.Config.model_fields[key.replace("-", "_")]
+            field = {_kebab(name): found for name, found in cls.Config.model_fields.items()}[key]
             allowed = allowed_in_words(field)
             raise BadInput(f"{cls.name}.{key}", given[key], allowed, f"{key} is: {field.description}") from None
 

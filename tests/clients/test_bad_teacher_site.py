@@ -64,7 +64,9 @@ def test_the_bad_teacher_is_the_fresh_model_of_its_seed(make_site: MakeSite, ini
     other = initial(seed=12)
 
     def gap(state: State, teacher: State) -> float:
-        table = ask(site, "scorecard", state, {"other": teacher}, request="class:1", request_seed=0).tables["comparison"]
+        table = ask(site, "scorecard", state, {"other": teacher}, request="class:1", request_seed=0).tables[
+            "comparison"
+        ]
         return float(table["kl"].mean())
 
     assert gap(after, bad) < gap(initial(seed=5), bad) / 2
