@@ -105,7 +105,13 @@ def sites(model: str = "tiny", **settings) -> dict[str, Site]:
     return {name: site(name, model=model, **settings) for name in SIZES}
 
 
-def clinics(found: Mapping[str, Site], interfere: Callable[[str, CallParts], None] = lambda *_: None) -> Federation:
+def clinics(
+    found: Mapping[str, Site],
+    interfere: Callable[[str, CallParts], None] = lambda *_: None,
+    *,
+    shuffle_seed: int = 3,
+    events: EventSink | None = None,
+) -> Federation:
     """Return a federation of real sites; `interfere` may raise before a site works."""
 
     def answer(name: str, message_type: str, call: CallParts):
@@ -116,7 +122,7 @@ def clinics(found: Mapping[str, Site], interfere: Callable[[str, CallParts], Non
         )
 
     nodes = {name: 100 + 7 * (len(found) - i) for i, name in enumerate(sorted(found))}
-    return Federation(FakeGrid(nodes, answer, 3), Roster(nodes, {}), EventSink(None), 5.0, "fail")
+    return Federation(FakeGrid(nodes, answer, shuffle_seed), Roster(nodes, {}), events or EventSink(None), 60.0, "fail")
 
 
 def request(found: Mapping[str, Site], text: str, seed: int = 0) -> RequestPlan:
