@@ -41,7 +41,8 @@ from unlearning.state import State
 CLASSES = ("air", "lung", "bone")
 SIZES = {"site-a": 9, "site-b": 17, "site-c": 25, "site-d": 34}
 HOLDOUT = 4
-SIDE = 10
+SIDE = 32
+"""No padding, and grey on average: black everywhere would kill the rectified units of a network without norm."""
 REQUESTS = {"client": "client:site-b", "class": "class:0", "patient": "patient:p-0", "sample": "sample:0.3"}
 """One of each kind. All records of site-a are of class 0 and patient p-0: it keeps none, yet has not departed."""
 SCHEDULE = Schedule(
@@ -59,7 +60,7 @@ def made_up_data(sizes: Mapping[str, int]) -> tuple[LoadedData, dict[str, np.nda
     patients = rng.integers(0, 3, n)
     if len(sizes) > 1:
         targets[places["site-a"]] = patients[places["site-a"]] = 0
-    inputs = rng.integers(0, 120, (n, SIDE, SIDE), dtype=np.uint8)
+    inputs = rng.integers(90, 165, (n, SIDE, SIDE), dtype=np.uint8)
     inputs[np.arange(n), targets] += 90
     table = pd.DataFrame(
         {

@@ -60,6 +60,10 @@ STOCHASTIC: dict[str, bool | None] = {
 """Whether the seed matters; without an entry, where sites take gradient steps. None: as batches happen to fall."""
 
 
+VALIDATES = {"pga"}
+"""Methods that look at a site's own held-out records to know when to stop."""
+
+
 def others_average(original: Original, plan: RequestPlan) -> Mapping[str, Tensor]:
     """Return the last models of the sites that stay, averaged (PGA's reference); the model where nobody departs."""
     if not plan.departed:
@@ -78,6 +82,12 @@ def first_weight_negated(original: Original, _: RequestPlan) -> Mapping[str, Ten
     """Return the parameters with the first layer's weight negated (NoT, which has no strength)."""
     first = original.layers[0].weight
     return {name: -tensor if name == first else tensor for name, tensor in original.state.params.items()}
+
+
+def all_but_the_head(original: Original, _: RequestPlan) -> Mapping[str, Tensor]:
+    """Return the parameters of the original without the last layer's (EU-k, which draws those again)."""
+    own = original.layers[-1].own
+    return {name: tensor for name, tensor in original.state.params.items() if name not in own}
 
 
 def unchanged(original: Original, _: RequestPlan) -> Mapping[str, Tensor]:
@@ -117,14 +127,14 @@ ZERO_STRENGTH: dict[str, Zero] = {
     "bfu": Zero({"eta-forget": 0.0, "eta-share": 0.0}, schedule={}),
     "unsir": Zero({"impair-epochs": 0, "repair-epochs": 0}, schedule={}),
     "pga": Zero({"rho": 0.0}, schedule={}, ends_at=others_average, bits=False),
-    "puf": Zero({"eta-u": 0.0}, schedule={}),
+    "puf": Zero({"eta": 0.0}, schedule={}),
     "not": Zero(schedule={}, ends_at=first_weight_negated, bits=False),
-    "fedrecovery": Zero({"lambda": 0.0, "sigma": 0.0}, schedule={}),
+    "fedrecovery": Zero({"strength": 0.0, "sigma": 0.0}, schedule={}),
     "feddni": Zero({"sigma": 0.0}, schedule={}),
     "prune": Zero({"rho": 0.0}, schedule={}),
     "ssd": Zero({"alpha": math.inf}, schedule={}),
     "lfssd": Zero({"alpha": math.inf}, schedule={}),
-    "eu-k": Zero({"k": 0}),
+    "eu-k": Zero({"k": 1}, ends_at=all_but_the_head, bits=False),
 }
 """Zero settings by method; the others are the identity at rate 0 and 0 epochs of the schedule."""
 
@@ -158,6 +168,10 @@ def selected(run: Run, which: str) -> dict[str, set[int]]:
     return {name: set(site.records(which, plan.text, plan.seed)) for name, site in run.grid.sites.items()}  # type: ignore[arg-type]
 
 
+def selected_holdout(run: Run, site: str) -> set[int]:
+    return set(run.grid.sites[site].holdout.indices)
+
+
 # ---------------------------------------------------------------------- 1 no-op
 @each_request
 def test_at_zero_strength_nothing_happens(name: str, granularity: str) -> None:
@@ -187,7 +201,8 @@ def test_only_records_that_were_declared_are_opened(name: str, granularity: str,
     run, needs = ran(name, granularity, model), METHODS.get(name).needs
     forget, retain = selected(run, "forget"), selected(run, "retain")
     for site, opened in run.grid.opened.items():
-        assert opened <= forget[site] | retain[site], "a record that is not the site's to train on"
+        validates = selected_holdout(run, site) if name in VALIDATES else set()
+        assert opened <= forget[site] | retain[site] | validates, "a record that is not the site's to train on"
         assert needs.forget_data or not opened & forget[site], f"{name} opened forget records of {site}"
         assert needs.retain_data or not opened & retain[site], f"{name} opened retained records of {site}"
 
@@ -195,10 +210,10 @@ def test_only_records_that_were_declared_are_opened(name: str, granularity: str,
 @each_case
 def test_a_departing_site_is_asked_only_where_it_must_be_online(name: str, granularity: str, model: str) -> None:
     run = ran(name, granularity, model)
-    departed = set(run.strategy.request.departed)
-    assert bool(departed & {asked.site for asked in run.grid.asked}) == (
-        METHODS.get(name).needs.departed_online and bool(departed)
-    )
+    departed, needs = set(run.strategy.request.departed), METHODS.get(name).needs
+    contacted = bool(departed & {asked.site for asked in run.grid.asked})
+    assert not contacted or needs.departed_online
+    assert contacted or not departed or not needs.departed_online or needs.history_helps, "it need not be online"
 
 
 @each_method
