@@ -44,7 +44,8 @@ def score_records(
     -------
     dict of str to DataFrame
         ``scorecard``: one row a record, train before holdout: record, site, patient (pseudonym), split, stratum,
-        selected, retained (bool; both false for records of earlier requests), metric, loss, phi, entropy, hinge
+        selected, retained (bool; both false for records of earlier requests), step (int16: of the request's steps the
+        one that forgot the record, from 1; 0: none), metric, loss, phi, entropy, hinge
         (float64; NaN where the model's outputs are not finite). With `other` also ``comparison``, in the same order:
         record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
     """
@@ -89,7 +90,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-_TOLD = ("site", "patient", "split", "stratum", "selected", "retained")
+_TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
 _KEPT = KeptOutputs(KEPT_BYTES)
 
 
@@ -128,5 +129,6 @@ def _told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
             "stratum": view.table["stratum"],
             "selected": selection.forget,
             "retained": selection.retain,
+            "step": selection.step,
         }
     )

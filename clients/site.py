@@ -243,7 +243,7 @@ class Site:
         table = self.table(split)
         if not request:
             nothing = np.zeros(len(table), dtype=bool)
-            return Selection(forget=nothing, retain=~nothing)
+            return Selection(forget=nothing, retain=~nothing, step=nothing.astype(np.int16))
         return select(parse_request(request), self.name, table, split, seed)
 
     def _hash_of(self, selections: Sequence[tuple[Split, Selection]]) -> str:

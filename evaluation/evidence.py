@@ -34,8 +34,8 @@ class ScoredModel:
     status, reason : str
         ``ok``, or what became of the run (``diverged``) and why.
     scorecard : DataFrame or None
-        Rows of all sites and of the reference set: record, site, patient, split, stratum, selected, retained, metric,
-        loss, phi, entropy, hinge. None when the model was not scored.
+        Rows of all sites and of the reference set: record, site, patient, split, stratum, selected, retained, step,
+        metric, loss, phi, entropy, hinge. None when the model was not scored.
     state : State or None
         Weights.
     cost : mapping, or None
@@ -104,6 +104,20 @@ class Evidence:
     higher_is_better: bool
     has_reference: bool
     seed: int
+
+    def of_step(self, step: int, granularity: str) -> Evidence:
+        """Return the same view of an earlier step of the request: what that step forgot is now what is forgotten.
+
+        Parameters
+        ----------
+        step : int
+            Which, from 1.
+        granularity : str
+            Of that step.
+        """
+        model = _selecting(self.model, step)
+        gold = model if self.gold is self.model else self.gold and _selecting(self.gold, step)
+        return replace(self, model=model, gold=gold, granularity=granularity)
 
     @cached_property
     def of_gold(self) -> Evidence | None:
@@ -234,6 +248,11 @@ class Evidence:
         value = stratified_mean(values[finite], strata[finite], sample.weights, seed=self.seed)
         left_out = int((~finite).sum())
         return value.because(sample.note).because(f"{left_out} infinite values left out" if left_out else "")
+
+
+def _selecting(model: ScoredModel, step: int) -> ScoredModel:
+    card = model.scorecard
+    return model if card is None else replace(model, scorecard=card.assign(selected=card["step"] == step))
 
 
 def _or_empty(rows: pd.DataFrame, empty: str, note: str = "") -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,8 +28,9 @@ def score_model(
     has_reference: bool,
     evaluate_seed: int,
     gold_other_checkpoint: ScoredModel | None = None,
+    earlier: Sequence[str] = (),
 ) -> list[Row]:
-    """Compute every registered metric of one model.
+    """Compute every registered metric of one model, and what concerns forgotten records for each earlier request too.
 
     Parameters
     ----------
@@ -50,6 +51,9 @@ def score_model(
         Seed of bootstrap and subsampling.
     gold_other_checkpoint : ScoredModel or None
         The other anchor, for ``retrain_gap_l2_other_checkpoint``.
+    earlier : sequence of str
+        Granularities of the request's earlier steps. Their metrics are named after the step: ``step1_forget_accuracy``
+        is the accuracy, after all steps, on what the first one forgot.
 
     Returns
     -------
@@ -74,13 +78,19 @@ def score_model(
         has_reference,
         evaluate_seed,
     )
-    return [_row(name, value, model) for name, value in sorted(_measure(evidence), key=lambda measured: measured[0])]
+    measured = [*_measure(evidence)]
+    for step, of_step in enumerate(earlier, start=1):
+        measured += _measure(evidence.of_step(step, of_step), f"step{step}_")
+    return [_row(name, value, model) for name, value in sorted(measured, key=lambda one: one[0])]
 
 
-def _measure(evidence: Evidence) -> Iterator[tuple[str, Value]]:
+def _measure(evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield every metric by name; with a prefix only those about the forgotten records."""
     for registered in METRICS.names():
         metric = METRICS.get(registered)
-        name = metric.name.format(metric=evidence.metric_name)
+        if prefix and not metric.of_forgotten:
+            continue
+        name = prefix + metric.name.format(metric=evidence.metric_name)
         yield name, metric.compute(evidence)
         if metric.difference is not None:
             yield f"delta_{name}", metric.difference(evidence)

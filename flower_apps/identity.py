@@ -14,6 +14,8 @@ from strategies.base import RequestPlan
 
 CACHE_VERSION = 1
 """Raised when a change makes old stages wrong."""
+SCORES_VERSION = 2
+"""Raised when a change makes old scores wrong, or gives them other columns."""
 
 Parts = dict[str, Any]
 
@@ -64,7 +66,7 @@ class Identity:
     def scoring(self, reference: str) -> Parts:
         """What determines the scores of given weights; `reference` is the reference set's fingerprint, or empty."""
         keys = ("cache", "torch", "sites", "task", "model", "threads", "device")
-        return {**{key: self.training[key] for key in keys}, "reference": reference}
+        return {**{key: self.training[key] for key in keys}, "reference": reference, "scores": SCORES_VERSION}
 
     def request(self, plan: RequestPlan, selection: Facts) -> Parts:
         """What a request means for training: which records, as one hash a site, and who leaves."""

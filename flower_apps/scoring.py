@@ -21,6 +21,7 @@ from flower_apps.settings import GroupSettings
 from flower_apps.sites import Facts, answered, site_settings
 from flower_apps.stages import Stage
 from flower_apps.workshop import Workshop
+from partitions.requests import parse_request
 from strategies.base import RequestPlan
 
 
@@ -41,6 +42,11 @@ class Case:
     plan: RequestPlan
     selection: Facts
     seed: int
+
+    @property
+    def earlier(self) -> tuple[str, ...]:
+        """Granularities of the steps before the last, whose records every later model is scored on again."""
+        return tuple(step.granularity for step in parse_request(self.plan.text).steps[:-1])
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,7 @@ class Scorer:
                 has_reference=self._reference is not None,
                 evaluate_seed=evaluate_seed,
                 gold_other_checkpoint=anchors[other],
+                earlier=case.earlier,
             )
             rows += [{**labels, "evaluate_seed": evaluate_seed, **value} for value in values]
         write_results(self._run.path, rows)

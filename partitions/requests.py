@@ -79,10 +79,13 @@ class Selection:
         Marked by the last step.
     retain : ndarray
         Marked by no step. What an earlier step marked is in neither.
+    step : ndarray
+        Which step marked each row, int16, counted from 1; 0 where none did.
     """
 
     forget: np.ndarray
     retain: np.ndarray
+    step: np.ndarray
 
 
 def parse_request(text: str) -> Request:
@@ -128,11 +131,10 @@ def select(
     Selection
         Of the table's rows.
     """
-    earlier = forget = np.zeros(len(table), dtype=bool)
-    for step in request.steps:
-        earlier = earlier | forget
-        forget = _marked(step, site, table, split, seed, ~earlier)
-    return Selection(forget=forget, retain=~(earlier | forget))
+    marks = np.zeros(len(table), dtype=np.int16)
+    for number, step in enumerate(request.steps, start=1):
+        marks[_marked(step, site, table, split, seed, marks == 0)] = number
+    return Selection(forget=marks == len(request.steps), retain=marks == 0, step=marks)
 
 
 def check_request(

@@ -29,6 +29,8 @@ class Metric:
         From `Evidence` to `Value`; never raises for a model that cannot be scored.
     difference : callable, optional
         Signed model minus gold, reported as ``delta_<name>``.
+    of_forgotten : bool
+        Whether it is about the forgotten records, so that it is measured again for each earlier request of a sequence.
     """
 
     name: str
@@ -39,3 +41,4 @@ class Metric:
     better: str
     compute: Callable[[Evidence], Value]
     difference: Callable[[Evidence], Value] | None = None
+    of_forgotten: bool = False

@@ -50,7 +50,10 @@ def _behaviour(name: str, title: str, unit: str, high: float, better: str, colum
     def mean(which: SplitName) -> Callable[[Evidence], Value]:
         return lambda evidence: evidence.mean(column, which)
 
-    return [Metric(f"{name}_{w}", f"{title}, {w} records", unit, 0.0, high, better, mean(w)) for w in _WHERE]
+    return [
+        Metric(f"{name}_{w}", f"{title}, {w} records", unit, 0.0, high, better, mean(w), of_forgotten=w == "forget")
+        for w in _WHERE
+    ]
 
 
 METRIC = [
@@ -97,6 +100,7 @@ METRIC = [
             math.sqrt(2),
             "low",
             _root_mean_square(which),
+            of_forgotten=which == "forget",
         )
         for which in _WHERE
     ],

@@ -86,7 +86,7 @@ def _from_half(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Val
 
 def _metric(name: str, title: str, high: float, better: str, compute: Callable[[Evidence], Value]) -> Metric:
     difference = _difference(compute) if better == "gold" else None
-    return Metric(name, title, "fraction", 0.0, high, better, compute, difference)
+    return Metric(name, title, "fraction", 0.0, high, better, compute, difference, of_forgotten=True)
 
 
 _honest, _mufac, _area = _attack(_accuracy("honest")), _attack(_accuracy("mufac")), _attack(_auc)

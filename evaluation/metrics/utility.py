@@ -26,6 +26,7 @@ def _task_metric(which: SplitName) -> Metric:
         better="gold",
         compute=lambda evidence: evidence.mean("metric", which),
         difference=lambda evidence: evidence.mean_difference("metric", which),
+        of_forgotten=which.startswith("forget"),
     )
 
 
@@ -39,6 +40,7 @@ def _loss(which: SplitName) -> Metric:
         better="gold",
         compute=lambda evidence: evidence.mean("loss", which),
         difference=lambda evidence: evidence.mean_difference("loss", which),
+        of_forgotten=which.startswith("forget"),
     )
 
 

@@ -199,6 +199,11 @@ def test_requests_one_after_the_other_start_from_the_recovered_model(done: tuple
     table = results(tmp_path)
     assert set(table["request"]) == {"client:site-1", "client:site-1>class:3"}
     assert set(table["granularity"]) == {"client", "class"}
+    second = table[(table["request"] == "client:site-1>class:3") & (table["checkpoint"] == "recovered")]
+    again = second[second["metric"].str.startswith("step1_")].set_index(["method", "metric"])
+    assert again.loc[("ga", "step1_forget_accuracy"), "status"] == "ok"
+    assert again.loc[("retrain", "step1_forget_train_accuracy"), "n"] != ""
+    assert not [name for _, name in again.index if "retain" in name or "seconds" in name]
     meant = LocalSites(settings, done[0]).select("client:site-1>class:3", 0)
     holders = {site for site, found in meant.items() if found["num-forget"]}
     assert "site-1" not in holders

@@ -48,6 +48,7 @@ def scorecard(
                     "stratum": stratum,
                     "selected": selected,
                     "retained": not selected,
+                    "step": int(selected),
                     "metric": hit,
                     "loss": float(rng.exponential(0.2 if hit else 2.0)) + shift,
                     "phi": 0.0,

@@ -11,6 +11,22 @@ import pytest
 from evaluation.evidence import SPLITS
 
 
+def test_what_an_earlier_step_forgot_can_be_looked_at_again(make_evidence, make_model, make_scorecard) -> None:
+    card = make_scorecard("client")
+    later = card.assign(step=np.where(card["stratum"] == "1", 2, card["step"]))
+    later = later.assign(selected=later["step"] == 2, retained=later["step"] == 0)
+    model, gold = make_model(scorecard=later), make_model("retrain", scorecard=later.assign(metric=1.0))
+    now = make_evidence(model, gold, granularity="class")
+    before = now.of_step(1, "client")
+    forgotten = later[(later["step"] == 1) & (later["split"] == "holdout")]
+    assert set(before.sample("forget").rows["site"]) == {"site-0"}
+    assert before.mean("metric", "forget").value == pytest.approx(forgotten["metric"].mean())
+    assert before.mean_difference("metric", "forget").value == pytest.approx(forgotten["metric"].mean() - 1)
+    assert before.granularity == "client" and now.granularity == "class"
+    itself = make_evidence(gold, gold).of_step(1, "client")
+    assert itself.model is itself.gold
+
+
 def test_client_requests_score_forget_and_retain_on_holdout_and_on_training_records(make_evidence, make_model) -> None:
     found = make_evidence(make_model())
     rows = {which: found.sample(which).rows for which in SPLITS}
