@@ -18,7 +18,7 @@ import click
 import typer
 
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
-from partitions.errors import BadInput, RunFailed
+from partitions.errors import BadInput, RunFailed, unknown_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,12 +95,20 @@ def run(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the unlearning methods: what each can forget, what it needs and where it comes from."""
-    from flower_apps.explain import method_rows, methods_table
+def methods(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", show_default=False)] = "", as_json: AsJson = False
+) -> None:
+    """List the unlearning methods: what each can forget, what it needs and where it comes from; or tell all of one."""
+    from flower_apps.explain import method_page, method_rows, methods_table
 
     rows = method_rows()
-    _print(rows, methods_table(rows), as_json)
+    if not name:
+        _print(rows, methods_table(rows), as_json)
+        return
+    chosen = [row for row in rows if row["name"] == name]
+    if not chosen:
+        raise unknown_name("method", name, [row["name"] for row in rows])
+    typer.echo(json.dumps(chosen[0], indent=1) if as_json else method_page(chosen[0]))
 
 
 @data_app.command("list")

@@ -12,11 +12,35 @@ from flower_apps.settings import GroupSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import BaseModel
     from rich.table import Table
 
 Row = dict[str, Any]
 MOST_COLUMNS = 11
 """Class columns that fit beside the totals in 100 columns."""
+NEEDS = {
+    "history": "history",
+    "history helps": "history (optional)",
+    "forget data": "forget",
+    "retain data": "retain",
+    "logits": "logits",
+    "departed online": "u online",
+}
+"""What a method needs, in the words of the table."""
+METHODS_INTRODUCTION = """# The methods
+
+Made by `python -m flower_apps.explain > docs/methods.md` from what each method declares; a test keeps it current. Every
+method starts from the original model, runs its own rounds, and then gets the same recovery rounds as every other one
+(`unlearned` and `recovered` in the results). Its mathematics is `unlearning/<name>.py`, its server half
+`strategies/<name>.py`, and its site half, where it has one, `clients/<name>.py`. How to add one:
+[adding-a-method.md](adding-a-method.md).
+
+`lethe` is the default preset: the study's values where it gives one. `original` is the method's own paper, `common` the
+training optimiser for five epochs, `safe` what keeps the method from diverging. A setting is changed with
+`--set NAME.SETTING=VALUE` or under `methods:` in a manifest. Letters in brackets after a fact: [C] read in the authors'
+code, [3P] in third-party code, [L] stated by the Lethe paper, [A] from an abstract, [M] from memory of the paper, [OC]
+our choice.
+"""
 CLASS_WIDTH = 66
 """Characters left for class columns with their names as heads; more than that, and the names go below the table."""
 
@@ -33,7 +57,13 @@ def method_rows() -> list[Row]:
             "family": method.family,
             "granularities": list(method.granularities),
             "needs": [_plain(field.name) for field in fields(method.needs) if getattr(method.needs, field.name)],
+            "not_for": dict(method.not_for),
             "presets": sorted(method.presets),
+            "settings": {
+                key: {"default": _default(default), "meaning": meanings[key]}
+                for meanings in [_meanings(method.Config)]
+                for key, default in method.Config.keys().items()
+            },
             "provenance": method.provenance,
             "citation": method.citation,
         }
@@ -43,18 +73,80 @@ def method_rows() -> list[Row]:
 
 def methods_table(rows: Sequence[Row]) -> Table:
     """Return the methods as a table that reads at 100 columns."""
-    table = _table("Unlearning methods", "method", "family", "forgets", "needs", "what it is, from where, checked how")
-    table.leading = 1
+    table = _table("Unlearning methods", "method", "family", "forgets", "needs", "from")
     for row in rows:
-        everything = len(row["granularities"]) == 4
-        table.add_row(
-            row["name"],
-            row["family"],
-            "anything" if everything else ", ".join(row["granularities"]),
-            "\n".join(row["needs"]) or "nothing",
-            _lines(row["title"], row["citation"], row["provenance"]),
-        )
+        needs = [NEEDS[need] for need in row["needs"] if need in NEEDS]
+        table.add_row(row["name"], row["family"], _forgets(row), ", ".join(needs) or "nothing", row["citation"])
+    table.caption = (
+        "needs: history = the recorded rounds of the original training (optional: used where there are any); forget, "
+        "retain = sites open those records; u online = the departing site takes part.\n"
+        "One method with its settings: `lethe methods NAME`. Where every fact was checked: docs/methods.md."
+    )
+    table.caption_justify = "left"
     return table
+
+
+def method_page(row: Row) -> str:
+    """Return everything about one method as text."""
+    lines = [
+        f"{row['name']}: {row['title']} ({row['family']})",
+        row["citation"],
+        f"Checked: {row['provenance']}.",
+        f"Forgets: {_forgets(row)}. Needs: {_needs(row)}. Presets: {', '.join(row['presets'])}.",
+        *(f"Not for {kind} requests: {why}." for kind, why in row["not_for"].items()),
+        "",
+        *(f"  {row['name']}.{key} = {one['default']}\n      {one['meaning']}" for key, one in row["settings"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def methods_markdown(rows: Sequence[Row]) -> str:
+    """Return ``docs/methods.md``: one row a method, then its settings with the source of each default."""
+    head = ["| method | what it is | family | forgets | needs | presets | source |", "|---|---|---|---|---|---|---|"]
+    table = [
+        f"| [`{row['name']}`](#{row['name']}) | {row['title']} | {row['family']} | {_forgets(row)} | "
+        f"{_needs(row)} | {', '.join(row['presets'])} | {row['citation']} |"
+        for row in rows
+    ]
+    return "\n".join([METHODS_INTRODUCTION, *head, *table, "", *(line for row in rows for line in _section(row))])
+
+
+def _section(row: Row) -> list[str]:
+    return [
+        f"## {row['name']}",
+        "",
+        f"{row['title']}. {row['citation']}. Provenance: {row['provenance']}.",
+        *([""] if row["not_for"] else []),
+        *(f"Not for {kind} requests: {why}." for kind, why in row["not_for"].items()),
+        "",
+        "| setting | default | meaning and source |",
+        "|---|---|---|",
+        *(
+            f"| `{key}` | {one['default']} | {one['meaning'].replace('|', chr(92) + '|')} |"
+            for key, one in row["settings"].items()
+        ),
+        "",
+    ]
+
+
+def _in_cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _needs(row: Row) -> str:
+    return ", ".join(row["needs"]).replace("history helps", "history where there is one") or "nothing"
+
+
+def _forgets(row: Row) -> str:
+    return "anything" if len(row["granularities"]) == 4 else ", ".join(row["granularities"])
+
+
+def _meanings(config: type[BaseModel]) -> dict[str, str]:
+    return {name.rstrip("_").replace("_", "-"): field.description or "" for name, field in config.model_fields.items()}
+
+
+def _default(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def dataset_rows(home: Path) -> list[Row]:
@@ -211,3 +303,7 @@ def _table(title: str, *columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table
+
+
+if __name__ == "__main__":
+    print(methods_markdown(method_rows()), end="")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flower_apps.explain import method_rows, methods_markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
@@ -41,6 +43,11 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8"))]
     relative = [link for link in links if link and "://" not in link and not link.startswith("mailto:")]
     assert [link for link in relative if not (page.parent / link).exists()] == []
+
+
+def test_the_page_of_methods_is_what_the_methods_declare() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert page == methods_markdown(method_rows()), "python -m flower_apps.explain > docs/methods.md"
 
 
 def test_every_row_of_the_table_of_pains_names_a_test() -> None:

@@ -165,8 +165,10 @@ def test_methods_lists_what_each_can_forget_and_where_it_comes_from(capsys):
         "family",
         "granularities",
         "needs",
+        "not_for",
         "presets",
         "provenance",
+        "settings",
         "citation",
     }
     assert "history" in rows["federaser"]["needs"]
