@@ -158,6 +158,15 @@ class Evidence:
         ``forget`` and ``retain`` are holdout records; for sample requests the removed records and ``test``. Where no
         holdout record is marked, reference records re-weighted to the labels of the trained ones stand in.
         """
+        if which not in self._samples:
+            self._samples[which] = self._sample(which)
+        return self._samples[which]
+
+    @cached_property
+    def _samples(self) -> dict[SplitName, Sample]:
+        return {}  # every metric asks for the same few
+
+    def _sample(self, which: SplitName) -> Sample:
         if self.granularity == "sample" and which in ("forget", "retain"):
             return self.sample("forget_train" if which == "forget" else "test")
         if which == "test":
@@ -189,8 +198,9 @@ class Evidence:
         with np.errstate(invalid="ignore"):
             return self._mean_of(sample, np.where(same, 0.0, model - gold))
 
+    @cached_property
     def attack_sets(self) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-        """Return forget records, records never trained on, and a note: the two sides of a population attack.
+        """Forget records, records never trained on, and a note: the two sides of a population attack.
 
         Both sides are matched as far as the request allows: holdout records of the departing client, class or patient;
         for sample requests holdout records of the sites that held the removed ones; without any, reference records of

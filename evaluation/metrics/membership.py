@@ -35,7 +35,7 @@ def _attack(statistic: Statistic) -> Callable[[Evidence], Value]:
     def compute(evidence: Evidence) -> Value:
         if evidence.problem:
             return undefined(evidence.problem)
-        forget, unseen, note = evidence.attack_sets()
+        forget, unseen, note = evidence.attack_sets
         if forget.empty or unseen.empty:
             return undefined("empty forget set" if forget.empty else "no unseen records to compare with")
         losses, others = (rows["loss"].to_numpy(np.float64).tobytes() for rows in (forget, unseen))

@@ -181,7 +181,7 @@ def test_the_attack_compares_forget_records_with_held_out_ones_of_their_kind(
     make_evidence, make_model, make_scorecard, granularity: str, num_unseen: int
 ) -> None:
     found = make_evidence(make_model(scorecard=make_scorecard(granularity)), granularity=granularity)
-    forget, unseen, note = found.attack_sets()
+    forget, unseen, note = found.attack_sets
     assert set(forget["split"]) == {"train"}
     assert forget["selected"].all()
     assert (set(unseen["split"]), len(unseen), note) == ({"holdout"}, num_unseen, "")
@@ -192,13 +192,13 @@ def test_a_sample_request_at_one_site_is_attacked_with_that_sites_holdout(
 ) -> None:
     card = make_scorecard("sample")
     card["selected"] &= card["site"] == "site-2"
-    _, unseen, _ = make_evidence(make_model(scorecard=card), granularity="sample").attack_sets()
+    _, unseen, _ = make_evidence(make_model(scorecard=card), granularity="sample").attack_sets
     assert set(unseen["site"]) == {"site-2"}
 
 
 def test_patients_on_both_sides_of_the_attack_are_counted(make_evidence, make_model, make_scorecard) -> None:
     card = make_scorecard().assign(patient=lambda c: c["site"])
-    assert "1 of 1 forget patients" in make_evidence(make_model(scorecard=card)).attack_sets()[2]
+    assert "1 of 1 forget patients" in make_evidence(make_model(scorecard=card)).attack_sets[2]
 
 
 def test_without_holdout_the_attack_uses_reference_records_of_the_same_strata(
@@ -206,6 +206,6 @@ def test_without_holdout_the_attack_uses_reference_records_of_the_same_strata(
 ) -> None:
     card = make_scorecard("class", holdout=0, reference=60)
     found = make_evidence(make_model(scorecard=card), granularity="class", has_reference=True)
-    _, unseen, note = found.attack_sets()
+    _, unseen, note = found.attack_sets
     assert (len(unseen), set(unseen["stratum"])) == (20, {"0"})
     assert "reference" in note
