@@ -297,6 +297,50 @@ def test_recovery_never_asks_the_departed_and_does_not_count_them(name: str, gra
         assert {site: done.weight for site, done in record.sites.items()} == pytest.approx(expected)
 
 
+FOR_CLIENTS = [name for name in NAMES if "client" in GRANULARITIES[name]]
+
+
+def assert_both_are_gone(run: Run) -> None:
+    assert set(run.strategy.request.departed) == {"site-b", "site-c"}
+    assert run.outcome.state.is_finite()
+    if run.recovery is not None and run.recovery_grid is not None:
+        assert run.recovery.state.is_finite()
+        assert {asked.site for asked in run.recovery_grid.asked} == {"site-a", "site-d"}
+
+
+@pytest.mark.parametrize("name", FOR_CLIENTS)
+def test_several_sites_leave_at_once(name: str) -> None:
+    run = original(NORMED).unlearn(name, "client:site-b,site-c", recover=True, overrides=QUICK.get(name))
+    assert_both_are_gone(run)
+
+
+@pytest.mark.parametrize("name", FOR_CLIENTS)
+def test_sites_leave_one_after_the_other(name: str) -> None:
+    first = ran(name, "client", NORMED)
+    if first.recovery is None:
+        pytest.skip(first.outcome.reason)
+    start = None if name == "retrain" else first.recovery.state
+    text = "client:site-b>client:site-c"
+    run = original(NORMED).unlearn(name, text, recover=True, overrides=QUICK.get(name), start=start)
+    assert_both_are_gone(run)
+    assert "site-b" not in {asked.site for asked in run.grid.asked}, "it has left before"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "class" in GRANULARITIES[name]])
+def test_a_class_leaves_after_a_site(name: str) -> None:
+    start = ran("fine-tuning", "client", NORMED).recovery
+    assert start is not None
+    text = "client:site-b>class:1"
+    plan = plan_of(original(NORMED).sites(), text)
+    if why_not := METHODS.get(name).unfit_for(plan):
+        pytest.skip(why_not)
+    run = original(NORMED).unlearn(
+        name, text, recover=True, overrides=QUICK.get(name), start=None if name == "retrain" else start.state
+    )
+    assert run.outcome.state.is_finite()
+    assert "site-b" not in {asked.site for asked in run.grid.asked}
+
+
 # ---------------------------------------------------------------------- 8 cost
 @each_case
 def test_its_cost_is_what_was_sent_and_done(name: str, granularity: str, model: str) -> None:
