@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from flower_apps.settings import GroupSettings
 
-DEFAULT_EXPERIMENT = "quickstart"
 INTERRUPTED = 130
 """Exit code of a command that INT, TERM or HUP ended."""
 
@@ -67,15 +67,16 @@ def run(
 ) -> None:
     """Run experiments: train, forget, retrain, score, and print how each method compares with retraining.
 
-    EXPERIMENT is a name in the manifest; without one it is quickstart.
+    EXPERIMENT is a name in the manifest; without one it is quickstart, or the only one there is.
     """
     from flower_apps.manifest import default_manifest, load_manifest
     from flower_apps.preflight import check_groups
 
-    names = list(dict.fromkeys(experiments or [DEFAULT_EXPERIMENT]))
     root = resolve_home(home)
     path = manifest or default_manifest()
-    groups = load_manifest(path).groups(names, sets or [])
+    asked = load_manifest(path)
+    names = list(dict.fromkeys(experiments or [asked.default()]))
+    groups = asked.groups(names, sets or [])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
 
@@ -155,7 +156,7 @@ def data_check(
 
 @app.command()
 def partition(
-    experiment: Annotated[str, typer.Argument()] = DEFAULT_EXPERIMENT,
+    experiment: Annotated[str, typer.Argument(metavar="[EXPERIMENT]", show_default=False)] = "",
     manifest: ManifestFile = None,
     sets: Sets = None,
     out: Annotated[
@@ -169,7 +170,9 @@ def partition(
     from flower_apps.manifest import default_manifest, load_manifest
 
     root = resolve_home(home)
-    groups = load_manifest(manifest or default_manifest()).groups([experiment], sets or [])
+    asked = load_manifest(manifest or default_manifest())
+    experiment = experiment or asked.default()
+    groups = asked.groups([experiment], sets or [])
     named = outside_checkout("out", out) if out else None
     shown = []
     for number, settings in enumerate(splits_of(groups)):
@@ -278,13 +281,14 @@ def _write_crash(given: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def _run_folder(home: Path, out: Path | None, name: str) -> Iterator[Path]:
-    """Make the run folder, and take it away again when bad input ends the run before anything is in it."""
+    """Make the run folder, and take it away again when bad input ends the run before it has a result."""
+    there = out is not None and out.expanduser().exists()
     folder = open_run_folder(out) if out else Places(home).new_run(name)
     try:
         yield folder
     except BadInput:
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        if not there and not (folder / "results.csv").exists():
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

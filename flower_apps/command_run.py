@@ -86,9 +86,11 @@ def _run_all(
     """Run every group, `jobs` at once, and return a line for each that failed."""
     cancel = threading.Event()
     failures: list[str] = []
+    progress.say("looking into the cache", "dim")
     missing = [group for group in groups if not _read_cached(group, home, run, progress)]
     if not missing:
         return failures
+    progress.say("starting Flower and Ray", "dim")
     with ExitStack() as stack:
         launcher = stack.enter_context(Launcher(home))
         pool = stack.enter_context(ThreadPoolExecutor(jobs, thread_name_prefix="group"))

@@ -176,11 +176,14 @@ def datasets_table(rows: Sequence[Row]) -> Table:
         table.add_row(
             _lines(first["name"], " ".join(sizes)),
             ", ".join(row["name"].removeprefix(first["name"]) or "yes" for row in family if row["here"]) or "-",
-            "by name" if first["packaged"] else "by download",
+            "by name" if first["packaged"] else "by name or by hand",
             first["licence"],
             first["title"],
         )
-    table.caption = "by name: `lethe data fetch NAME`. Sources and expected files: --json."
+    table.caption = (
+        "by name: `lethe data fetch NAME`; by hand: where that fails, it says which file to put where. Sizes share a "
+        "line: pathmnist-64, ...\nSources and expected files: --json."
+    )
     table.caption_justify = "left"
     return table
 

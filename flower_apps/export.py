@@ -26,7 +26,7 @@ _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
 _OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "evaluate-seeds", "requests")
 _OF_MACHINE = ("home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories")
 _SECTIONS = {
-    "Forgotten and retained records (held out, then trained on), and the test records": (
+    "On what was forgotten, on what was retained (held-out records; _train: trained ones) and on all held out": (
         "forget_",
         "forget_train_",
         "retain_",
@@ -173,8 +173,8 @@ def _only(cells: Sequence[Mapping[str, Any]], method: str, where: Sequence[str])
     facts = [{**cell["settings"], **{name: cell.get(name, "") for name in _CELL_KEYS}} for cell in cells]
     differing = [key for key in facts[0] if len({str(fact.get(key)) for fact in facts}) > 1 and key != "cell"]
     values = {key: sorted({str(fact[key]) for fact in facts}) for key in differing or ["cell"]}
-    choices = "; ".join(f"{key}={' or '.join(found)}" for key, found in values.items())
-    raise BadInput("method", method, "a method with one cell", f"{len(cells)} fit: add --where with {choices}")
+    choices = "; ".join(" or ".join(f"--where '{key}={one}'" for one in found) for key, found in values.items())
+    raise BadInput("method", method, "a method with one cell", f"{len(cells)} fit: add {choices}")
 
 
 def _write_weights(chosen: _Chosen, path: Path) -> None:

@@ -27,6 +27,10 @@ COMMAND_KEYS = {
 _OWN_KEYS = ("description", "extends")
 
 
+DEFAULT = "quickstart"
+"""The experiment that is meant when none is named."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One experiment as written, with what it extends already merged in.
@@ -57,6 +61,13 @@ class Manifest:
             error = unknown_name("experiment", name, self.experiments)
             raise BadInput(error.key, name, f"{error.allowed}, of {self.path}", error.remedy)
         return self.experiments[name]
+
+    def default(self) -> str:
+        """Return the experiment that is meant when none is named: quickstart, or the only one there is."""
+        names = list(self.experiments)
+        if DEFAULT in names or len(names) == 1:
+            return DEFAULT if DEFAULT in names else names[0]
+        raise BadInput("experiment", "", f"one of {', '.join(names)}", f"name one: {self.path} has several")
 
     def groups(self, names: Sequence[str], sets: Sequence[str] = ()) -> list[GroupSettings]:
         """Return the groups of the named experiments, with every ``key=value`` of `sets` applied, without repeats."""

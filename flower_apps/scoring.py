@@ -154,7 +154,7 @@ class Scorer:
                 "unlearn_seed": case.seed,
                 "checkpoints": dict(checkpoints),
                 "config": dict(config),
-                "settings": self._settings.to_run_config(),
+                "settings": {**self._settings.to_run_config(), "precision": self._identity.training["precision"]},
                 "status": status,
             }
         )

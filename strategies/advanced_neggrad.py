@@ -26,7 +26,7 @@ class AdvancedNegGradConfig(InsideConfig):
     )
     cap: Annotated[
         float,
-        Field(ge=0, description="cap of the forget loss in ln C; 0: none, as original; 2 is ours [METHODS 2.9]"),
+        Field(ge=0, description="cap of the forget loss in ln C; 0: none, as original; 2 is ours"),
     ] = 0.0
 
 

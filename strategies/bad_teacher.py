@@ -24,7 +24,7 @@ class BadTeacherConfig(AlternatingConfig):
     ] = 0.3
     reduction: Annotated[
         Literal["batchmean", "mean"],
-        Field(description="batchmean: a divergence in nats [METHODS 2.3]; mean, as in the authors' code: divided by C"),
+        Field(description="batchmean: a divergence in nats; mean, as in the authors' code: divided by C"),
     ] = "batchmean"
 
 

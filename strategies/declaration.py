@@ -55,7 +55,7 @@ class MethodConfig(BaseModel):
     )
 
     recovery_max_norm: Annotated[
-        float, Field(ge=0, description="gradient clip of this method's recovery; 0: the schedule's [METHODS 5]")
+        float, Field(ge=0, description="gradient clip of this method's recovery; 0: the schedule's")
     ] = 0.0
 
     @classmethod

@@ -162,7 +162,7 @@ class RoundRecord:
 
     def _mean(self, key: str) -> float:
         parts = [(self.sites[s].weight, float(getattr(self.sites[s], key))) for s in self.participants]
-        return sum(weight * value for weight, value in parts) if parts else math.nan
+        return sum(weight * value for weight, value in parts) if any(weight for weight, _ in parts) else math.nan
 
 
 class History:

@@ -50,7 +50,7 @@ class AlternatingConfig(InsideConfig):
         Field(
             ge=0,
             description="pairs of a forget and a retain round of one epoch each, where a holder of forget records "
-            "keeps no other; 0: as many as local epochs [METHODS 2]",
+            "keeps no other; 0: as many as local epochs",
         ),
     ] = 0
 

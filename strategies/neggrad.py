@@ -16,7 +16,7 @@ class NegGradConfig(InsideConfig):
 
     bn_mode: Annotated[
         Literal["eval", "train"],
-        Field(description="BatchNorm while stepping; eval keeps the statistics [METHODS 1.2], train in MUFAC's code"),
+        Field(description="BatchNorm while stepping; eval keeps the statistics, train in MUFAC's code"),
     ] = "eval"
     paced_by: Annotated[
         Literal["forget", "retain"],

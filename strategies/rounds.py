@@ -266,7 +266,8 @@ class RecordedRounds(Strategy):
         )
         if merged.stop:
             raise _Stop
-        return to_record(merged.state), MetricRecord({"loss": record.loss, "metric": record.metric})
+        known = {"loss": record.loss, "metric": record.metric}
+        return to_record(merged.state), MetricRecord({k: v for k, v in known.items() if math.isfinite(v)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

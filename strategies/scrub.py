@@ -35,7 +35,7 @@ class ScrubConfig(AlternatingConfig):
         Field(description="epochs after which the learning rate falls tenfold; 5, 8, 9 original"),
     ] = ()
     max_norm: Annotated[
-        float, Field(ge=0, description="clip of the gradient's L2 norm; 0: none, as original; 5 is ours [METHODS 2.10]")
+        float, Field(ge=0, description="clip of the gradient's L2 norm; 0: none, as original; 5 is ours")
     ] = 5.0
 
 

@@ -23,7 +23,7 @@ class DampeningConfig(MethodConfig):
             gt=0,
             allow_inf_nan=True,
             description="select what matters this many times more to the forget records; 10 in the authors' code, "
-            "which may select nothing of a client request: 2 in the safe preset [METHODS 5]",
+            "which may select nothing of a client request: 2 in the safe preset",
         ),
     ] = 10.0
     lambda_: Annotated[

@@ -51,6 +51,9 @@ def model(method: str, checkpoint: str, **changes: Any) -> pd.DataFrame:
         "unlearn_seed": 0,
         "evaluate_seed": 0,
         "status": "ok",
+        "n": 40,
+        "ci_low": math.nan,
+        "ci_high": math.nan,
     }
     label |= {key: value for key, value in changes.items() if key in COLUMNS}
     values = METRICS | {key: value for key, value in changes.items() if key not in COLUMNS}
@@ -195,7 +198,7 @@ def test_every_request_has_its_own_table() -> None:
 def test_another_tasks_metric_is_shown() -> None:
     renamed = ALL.assign(metric=ALL["metric"].str.replace("accuracy", "dice"))
     assert line(page(renamed), "ga").split()[1] == "0.61"
-    assert "dice on held-out" in page(renamed)
+    assert "dice on 40, 40 and 40 held-out" in page(renamed)
 
 
 def test_json_has_no_nan_and_says_why_a_number_is_missing() -> None:
@@ -203,7 +206,30 @@ def test_json_has_no_nan_and_says_why_a_number_is_missing() -> None:
     frame.loc[frame["metric"] == "speedup", "reason"] = "timings not comparable"
     text = json.dumps(summary_json(frame), allow_nan=False)
     speedup = json.loads(text)["groups"][0]["rows"][0]["metrics"]["speedup"]
-    assert speedup == {"mean": None, "std": None, "seeds": 0, "reason": "timings not comparable"}
+    expected = {"mean": None, "std": None, "seeds": 0, "n": 40, "interval": None, "reason": "timings not comparable"}
+    assert speedup == expected
+
+
+def test_one_evaluation_keeps_its_interval_and_several_have_their_deviation() -> None:
+    one = model("ga", "unlearned", ci_low=0.5, ci_high=0.7)
+    found = summary_json(one)["groups"][0]["rows"][0]["metrics"]["forget_accuracy"]
+    assert found["interval"] == [0.5, 0.7]
+    two = results(one, model("ga", "unlearned", train_seed=1, ci_low=0.5, ci_high=0.7))
+    assert summary_json(two)["groups"][0]["rows"][0]["metrics"]["forget_accuracy"]["interval"] is None
+
+
+def test_it_says_what_cannot_be_judged_by_it() -> None:
+    def shown(**original: Any) -> str:
+        return page(results(model("retrain", "unlearned"), model("original", "trained", **original)))
+
+    assert "the original cannot be told from" not in shown(ci_low=0.01, ci_high=0.04)
+    text = shown(ci_low=-0.1, ci_high=0.1)
+    assert "By forget accuracy and MIA AUC the original cannot be told from ★: they judge no method." in text
+
+
+def test_a_request_for_samples_counts_the_removed_records() -> None:
+    text = page(model("ga", "unlearned", granularity="sample"))
+    assert "accuracy on the 40 removed records (forget), on 40 held-out ones (retain, test)" in text
 
 
 def test_an_empty_table_is_an_empty_page() -> None:

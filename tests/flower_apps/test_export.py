@@ -155,7 +155,7 @@ def test_a_diverged_cell_says_so_in_its_card(run):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("latest ga", "2 fit: add --where with request=client:site-1 or sample:0.1@site-0"),
+        ("latest ga", "2 fit: add --where 'request=client:site-1' or --where 'request=sample:0.1@site-0'"),
         ("latest gaa", "did you mean 'ga'"),
         ("latest ga --where requst=x", "did you mean 'request'"),
         ("latest ga --where request", "key=value"),
