@@ -98,6 +98,10 @@ def run_gradient(site: Site, call: Call) -> Reply:
     return replace(reply, state=None, arrays={"gradient": found} if found else {})
 
 
+IMAGES_AT_ONCE = 64
+"""Pseudo-images optimised together at least: in a site's batches of one they would take hours."""
+
+
 def _inverted(site: Site, call: Call, plan: LocalPlan) -> tuple[Reference, float]:
     worker, config = site.worker, call.config
     if not worker.task.has_logits:
@@ -109,7 +113,7 @@ def _inverted(site: Site, call: Call, plan: LocalPlan) -> tuple[Reference, float
         [int(label) for label in config["classes"]],
         per_class=asked(config, "images-per-class", int, 16),
         steps=asked(config, "image-steps", int, 200),
-        batch_size=plan.batch_size,
+        batch_size=max(plan.batch_size, IMAGES_AT_ONCE),
         generator=torch.Generator().manual_seed(derive_seed(plan.seed, "pseudo-images")),
         device=worker.device,
         engine=worker.fabric,

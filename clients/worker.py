@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -115,6 +116,8 @@ def check_precision(precision: str, device: str) -> None:
         raise BadInput("precision", precision, "one of " + ", ".join((AUTO, *PRECISIONS)))
     if device == "cpu" and precision in ("16-true", "16-mixed"):
         raise BadInput("precision", precision, "no 16-bit float mode on a CPU", "use bf16-mixed, or device=cuda")
+    if precision.startswith("transformer-engine") and find_spec("transformer_engine") is None:
+        raise BadInput("precision", precision, "a mode whose library is here", "install transformer-engine")
 
 
 class Worker:

@@ -19,7 +19,7 @@ import click
 import typer
 
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
-from partitions.errors import BadInput, RunFailed, unknown_name
+from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,7 +150,7 @@ def data_check(
         typer.echo(f"no data set is in {root / 'data'} yet; fetch one with `lethe data fetch NAME`")
     problems = {dataset.name: dataset.check(root) for dataset in [DATASETS.get(name) for name in chosen]}
     for name, found in problems.items():
-        typer.echo(f"{name}: {'; '.join(found) or 'ok'}")
+        typer.echo("\n".join(f"{name}: {problem}" for problem in found or ["ok"]))
     raise typer.Exit(1 if any(problems.values()) else 0)
 
 
@@ -255,6 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if disk_full(error):
+            return _fail("no space left on the disk: free some, or move LETHE_HOME or --out; nothing else is lost", 1)
         return _fail(f"unexpected {type(error).__name__}: {error}; traceback: {_write_crash(given)}", 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -169,6 +170,6 @@ def _show(out: Path, json_output: bool) -> None:
     if json_output:
         print(json.dumps({"run": str(out), **summary_json(results)}, indent=1))
         return
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
     console.print(summary_table(results))
     console.print(f"run folder: {out}", soft_wrap=True, highlight=False)

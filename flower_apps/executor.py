@@ -117,6 +117,7 @@ class GroupExecutor:
         why_not = method.unfit(
             case.plan.granularity,
             has_history=not self._settings.original,
+            every_round=self._settings.history_every == 1,
             has_logits=self._task.has_logits,
             config=self._configs[name],
         )

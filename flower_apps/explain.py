@@ -21,6 +21,7 @@ MOST_COLUMNS = 11
 NEEDS = {
     "history": "history",
     "history helps": "history (optional)",
+    "every round": "every round",
     "forget data": "forget",
     "retain data": "retain",
     "logits": "logits",

@@ -55,7 +55,11 @@ def _check_methods(settings: GroupSettings) -> None:
         METHODS.get(name)
         if name not in methods:
             raise unknown_name("overrides", name, methods)
-    given = {"has_history": not settings.original, "has_logits": TASKS.get(settings.task).has_logits}
+    given = {
+        "has_history": not settings.original,
+        "has_logits": TASKS.get(settings.task).has_logits,
+        "every_round": settings.history_every == 1,
+    }
     for name, method in methods.items():
         config = method.resolve_config(settings.preset, overrides.get(name, {}))
         reasons = {

@@ -21,7 +21,7 @@ from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import FederatedSites, partition_of
-from partitions.errors import SiteLost
+from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
 from strategies.federation import Federation
 from strategies.roster import meet_sites
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)
     events = EventSink(run.events_path(group_id(settings)))
-    with told(events):
+    with told(events, home):
         torch.set_num_threads(settings.threads)
         placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
         run.add_group(group_id(settings), placed.to_run_config())
@@ -52,13 +52,15 @@ def main(grid: Grid, context: Context) -> None:
 
 
 @contextmanager
-def told(events: EventSink) -> Iterator[None]:
+def told(events: EventSink, home: Path) -> Iterator[None]:
     """Write how the run ended into its event file: Flower's own status comes late and without a reason."""
     events.emit("run-started")
     try:
         yield
     except BaseException as error:
         kind = type(error).__name__
+        if disk_full(error):
+            error = RunFailed(f"no space left on the disk of {home}: free some; the same command goes on from here")
         resumable = isinstance(error, SiteLost)
         where = traceback.format_exc()
         events.emit("failed", reason=str(error).strip() or kind, error=kind, resumable=resumable, traceback=where)

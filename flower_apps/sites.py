@@ -66,7 +66,9 @@ def split_spec(settings: GroupSettings) -> SplitSpec:
 @cache
 def partition_of(settings: GroupSettings, home: Path) -> Partition:
     """Return the simulated partition, fetching and preparing the data set when it is not there yet."""
-    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    dataset = DATASETS.get(settings.dataset)
+    dataset.renew_damaged(home, settings.cap)
+    data = dataset.load(home, settings.cap)
     return make_partition(data, split_spec(settings))
 
 

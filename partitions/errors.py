@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 MOST_NAMES, FEW_NAMES = 30, 6
@@ -38,6 +39,11 @@ class RunFailed(RuntimeError):
 
 class SiteLost(RunFailed):
     """A site or its worker stopped answering: nothing is wrong with the run, which resumes when submitted again."""
+
+
+def disk_full(error: BaseException) -> bool:
+    """Tell whether an error, of whatever library, says that the disk is full."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in str(error)
 
 
 def unknown_name(key: str, value: str, known: Iterable[str]) -> BadInput:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from partitions.errors import BadInput, unknown_name
 from partitions.wording import allowed_in_words
@@ -25,6 +25,8 @@ class Needs:
     ----------
     history : bool
         The recorded rounds of the original training.
+    every_round : bool
+        Of that history the sites' updates of every round.
     history_helps : bool
         It uses those rounds where they are there, and knows what to do without.
     forget_data, retain_data : bool
@@ -36,6 +38,7 @@ class Needs:
     """
 
     history: bool = False
+    every_round: bool = False
     history_helps: bool = False
     forget_data: bool = False
     retain_data: bool = False
@@ -53,6 +56,13 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, alias_generator=_kebab, populate_by_name=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("true and false are not numbers")
+        return value
 
     recovery_max_norm: Annotated[
         float, Field(ge=0, description="gradient clip of this method's recovery; 0: the schedule's")
@@ -127,7 +137,15 @@ class MethodDeclaration:
         return cls.needs
 
     @classmethod
-    def unfit(cls, granularity: str, *, has_history: bool, has_logits: bool, config: MethodConfig | None = None) -> str:
+    def unfit(
+        cls,
+        granularity: str,
+        *,
+        has_history: bool,
+        has_logits: bool,
+        every_round: bool = True,
+        config: MethodConfig | None = None,
+    ) -> str:
         """Return why this method cannot do a request of that granularity, and what would help; empty when it can."""
         needs = cls.needs if config is None else cls.needs_of(config)
         if granularity not in cls.granularities:
@@ -135,6 +153,8 @@ class MethodDeclaration:
             return f"not applicable to a {granularity} request: {why}"
         if needs.history and not has_history:
             return "it needs the history of the original training: train the original here instead of importing it"
+        if needs.every_round and not every_round:
+            return "it needs the updates of every round of the original training: train it with history-every=1"
         if needs.logits and not has_logits:
             return "it needs class logits, which this task has not"
         return ""

@@ -98,6 +98,8 @@ def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy, duri
     if not reply.has_error() or (reply.error.code == CLIENT_RAISED and failure_policy == "continue"):
         return
     what, traceback = error_of(reply)
+    if "ActorDiedError" in what:
+        what = "its worker process died (killed, or out of memory?)"
     did = _WHAT.get(reply.error.code, f"failed (code {reply.error.code})")
     kind = RunFailed if reply.error.code == CLIENT_RAISED else SiteLost
     error = kind(f"{name} {did}{f' in {during}' if during else ''}: {what}")

@@ -74,7 +74,8 @@ class FedCare(UnlearningStrategy):
     citation: ClassVar[str] = "Li et al. 2026, arXiv 2601.22589"
     provenance: ClassVar[str] = (
         "reconstruction: ingredients (data-free proxies, projected ascent, recovery without rollback) from abstract "
-        "and Lethe paper; every equation and value but the number of epochs is ours"
+        "and Lethe paper; every equation and value but the number of epochs is ours; of requests one after the other, "
+        "recovery is kept from rolling back the last one only"
     )
     family: ClassVar[str] = "projection"
     granularities: ClassVar[tuple[str, ...]] = ("client", "class", "patient", "sample")

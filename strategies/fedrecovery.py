@@ -59,7 +59,7 @@ class FedRecovery(UnlearningStrategy):
     )
     family: ClassVar[str] = "noise"
     granularities: ClassVar[tuple[str, ...]] = ("client",)
-    needs: ClassVar[Needs] = Needs(history=True)
+    needs: ClassVar[Needs] = Needs(history=True, every_round=True)
     not_for: ClassVar[dict[str, str]] = dict.fromkeys(
         ("class", "patient", "sample"),
         "a recorded round says what a site added to it, and not what some of its records did",

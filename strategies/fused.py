@@ -68,7 +68,8 @@ class Fused(UnlearningStrategy):
     provenance: ClassVar[str] = (
         "low-rank settings and frozen base from the authors' code, which names its layers by hand; sparse adapters and "
         "the choice of layers are reconstructed, their density and share our choice. Whole models travel, of which all "
-        "but the adapters is unchanged. With a history no departing site is asked"
+        "but the adapters is unchanged. With a history no departing site is asked. "
+        "Adapter rounds come before the shared recovery, in which the low-rank form trains its layers' whole weights"
     )
     family: ClassVar[str] = "overwriting"
     granularities: ClassVar[tuple[str, ...]] = ("client", "class", "patient", "sample")
@@ -165,6 +166,7 @@ class Fused(UnlearningStrategy):
         return {
             site: round_
             for round_ in self.history.rounds
+            if self.history.has_updates(round_)
             for site in self.history.record(round_).participants
             if site in self.request.forget_holders
         }

@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,8 +29,8 @@ from strategies.plans import Cost, Status
 from unlearning.state import State, Tensors, Update
 
 FORMAT = 1
-HEADER_BYTES = 200
-"""Of each tensor, about: its name twice, shape, type and place."""
+HEADER_BYTES = 230
+"""Of each tensor, about: its name three times, shape, type, place and checksum."""
 
 SiteStatus = Literal["ok", "empty", "rejected", "failed"]
 
@@ -269,10 +270,16 @@ class History:
     def _tensors(self, round_: int, prefix: str) -> Tensors:
         self.record(round_)
         with safe_open(self.path(round_), framework="pt") as file:
-            keys: list[str] = json.loads(file.metadata()["order"])
-            found = {key.removeprefix(prefix): file.get_tensor(key) for key in keys if key.startswith(prefix)}
+            metadata = file.metadata()
+            keys: list[str] = json.loads(metadata["order"])
+            found = {key: file.get_tensor(key) for key in keys if key.startswith(prefix)}
+        known = json.loads(metadata.get("crc", "{}"))
+        for key, tensor in found.items():
+            if key in known and _sum(tensor) != known[key]:
+                where = self.folder.parent
+                raise RunFailed(f"{self.path(round_)} is damaged ({key}): remove {where}, and it is computed again")
         self.bytes_read += sum(t.nbytes for t in found.values())
-        return {name: _full(tensor) for name, tensor in found.items()}
+        return {key.removeprefix(prefix): _full(tensor) for key, tensor in found.items()}
 
 
 class HistoryWriter:
@@ -320,8 +327,8 @@ class HistoryWriter:
             raise BadInput(
                 "rounds",
                 rounds,
-                f"a history that fits: {rounds} rounds of {sites} sites need {need / 1e9:.1f} GB and "
-                f"{free / 1e9:.1f} GB are free at {_nearest(self.folder)}",
+                f"a history that fits: {rounds} rounds of {sites} sites need {_in_words(need)} and "
+                f"{_in_words(free)} are free at {_nearest(self.folder)}",
                 "free some space, move LETHE_HOME, or use fewer rounds, fewer sites or a smaller model",
             )
 
@@ -333,6 +340,10 @@ def predict_bytes(state: State, sites: int, rounds: int) -> int:
     whole = floats + sum(t.nbytes for t in groups[2].values())
     header = HEADER_BYTES * (2 + sites) * sum(len(group) for group in groups)
     return rounds * (2 * whole + sites * floats + header)
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def shrink(folder: Path, *, keep_every: int = 1, half: bool = False) -> int:
@@ -365,8 +376,17 @@ def shrink(folder: Path, *, keep_every: int = 1, half: bool = False) -> int:
 
 def _save(path: Path, tensors: Mapping[str, Tensor], record: RoundRecord) -> None:
     with _replacing(path) as unfinished:
-        metadata = {"round": record.to_json(), "order": json.dumps(list(tensors))}
+        metadata = {"round": record.to_json(), "order": json.dumps(list(tensors)), "crc": json.dumps(_sums(tensors))}
         save_file(_unshared(tensors), unfinished, metadata=metadata)
+
+
+def _sums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: _sum(tensor) for name, tensor in tensors.items()}
+
+
+def _sum(tensor: Tensor) -> int:
+    """Return the CRC-32 of a tensor's bytes: what the disk gives back is checked before anything is computed on it."""
+    return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 class _replacing:  # noqa: N801 - reads as a statement

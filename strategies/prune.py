@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from partitions.errors import RunFailed
+from partitions.errors import BadInput, RunFailed
 from partitions.requests import parse_request
 from strategies.base import MethodConfig, Needs, UnlearningStrategy
 from strategies.partial import PartialRecovery
@@ -102,6 +103,10 @@ class Prune(UnlearningStrategy):
     @property
     def _prunable(self) -> tuple[Layer, ...]:
         found = prunable(self.layers, self.config.scope)
+        widest = math.e * min((layer.width for layer in found), default=0)
+        if found and self.config.coe >= widest:
+            allowed = f"below {widest:.3g}, e times the channels of the narrowest layer: more turns the ranking around"
+            raise BadInput("prune.coe", self.config.coe, allowed)
         if not found:
             raise RunFailed(f"prune finds no layer to prune in scope {self.config.scope}: the model has only a head")
         return found

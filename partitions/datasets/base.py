@@ -67,6 +67,9 @@ class DataSet(Protocol):
     def load(self, home: Path, cap: int) -> LoadedData:
         """Return the prepared records, at most `cap` a class and patient; fetches and prepares at first use."""
 
+    def renew_damaged(self, home: Path, cap: int) -> None:
+        """Have the prepared records prepared again, at their next use, when they are not what was prepared."""
+
     def check(self, home: Path) -> list[str]:
         """Return what is wrong with the files below `home`, nothing when all is well."""
 
@@ -152,6 +155,17 @@ class StoredDataSet(ABC):
                 self._fetch(folder, _say_on_stderr)
                 self._prepare(folder, cap)
             return self._open(folder / self._key(folder, cap))
+
+    def renew_damaged(self, home: Path, cap: int) -> None:
+        """See `DataSet.renew_damaged`; reads everything once, a second for each gigabyte."""
+        folder = self.folder(home)
+        if not folder.is_dir() or not self._is_prepared(folder, cap):
+            return
+        prepared = folder / self._key(folder, cap)
+        if (problem := _changed(prepared)) and prepared.is_dir():
+            _say_on_stderr(f"{self.name}: {problem}; preparing it again")
+            with self._locked(home):
+                shutil.rmtree(prepared, ignore_errors=True)
 
     def check(self, home: Path) -> list[str]:
         """See `DataSet.check`; counts constant images, and reads every prepared folder again."""
@@ -306,6 +320,21 @@ def _fingerprint(inputs: hashlib._Hash, targets: np.ndarray, table: pd.DataFrame
     digest.update(np.ascontiguousarray(targets).tobytes())
     digest.update(table_digest(table))
     return digest.hexdigest()
+
+
+def _changed(folder: Path) -> str:
+    """Return what is wrong with the contents of a prepared folder; empty when they are what was prepared."""
+    try:
+        about = json.loads((folder / "about.json").read_text())
+        inputs = np.load(folder / "inputs.npy", mmap_mode="r")
+        targets, table = np.load(folder / "targets.npy"), pd.read_parquet(folder / "table.parquet")
+    except (OSError, ValueError) as error:
+        return f"{folder.name} cannot be read ({error})"
+    digest = _inputs_digest(inputs.shape)
+    for start in range(0, len(inputs), CHUNK):
+        digest.update(np.ascontiguousarray(inputs[start : start + CHUNK]).tobytes())
+    same = _fingerprint(digest, targets, table) == about["fingerprint"]
+    return "" if same else f"{folder.name} changed since it was prepared"
 
 
 def _check_prepared(folder: Path) -> list[str]:

@@ -66,6 +66,11 @@ def test_an_emulated_bf16_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None
     assert has_native_bf16("mps") is None
 
 
+def test_a_precision_whose_library_is_missing_is_refused() -> None:
+    with pytest.raises(BadInput, match="transformer-engine"):
+        check_precision("transformer-engine", "cuda")
+
+
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(BadInput, match="precision='fp16'"):
         check_precision("fp16", "cuda")

@@ -176,6 +176,27 @@ def test_a_check_finds_changed_contents(tmp_path: Path) -> None:
     assert "changed since they were prepared" in problem
 
 
+def test_contents_that_changed_are_prepared_again_before_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean = np.array(Toy().load(tmp_path, 0).inputs)
+    (prepared,) = (tmp_path / "data" / "toy").glob("prepared-*")
+    Toy().renew_damaged(tmp_path, 0)
+    assert prepared.is_dir() and "again" not in capsys.readouterr().err
+    file = prepared / "inputs.npy"
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    Toy().renew_damaged(tmp_path, 0)
+    assert "changed since it was prepared; preparing it again" in capsys.readouterr().err
+    assert np.array_equal(Toy().load(tmp_path, 0).inputs, clean)
+
+
+def test_what_is_not_prepared_yet_is_left_alone(tmp_path: Path) -> None:
+    Toy().renew_damaged(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_check_counts_constant_images(tmp_path: Path) -> None:
     Constant().load(tmp_path, 0)
     (problem,) = Constant().check(tmp_path)

@@ -4,10 +4,12 @@ import time
 import pytest
 from fake_grid import Gone, Silence
 from fake_sites import SITES, Hospitals, counts, federation, start_state
+from flwr.app import Error, Message
 
 from partitions.errors import BadInput, RunFailed
 from strategies.events import EventSink
-from strategies.wire import array_bytes, call_content
+from strategies.exchange import exchange
+from strategies.wire import array_bytes, call_content, make_message
 
 CONFIG = {"round": 1, "seed": 0, "purpose": "train", "lr": 0.1, "epochs": 1, "records": "all", "request": ""}
 
@@ -101,3 +103,26 @@ def test_every_answer_is_an_event(tmp_path):
     assert {(e["kind"], e["stage"], e["label"], e["round"], e["seconds"]) for e in events} == {
         ("reply", "train", "original", 3, 0.125)
     }
+
+
+def test_a_killed_worker_is_named_in_a_line_and_not_in_rays_words():
+    words = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died unexpectedly before finishing.'>" + "x" * 500
+    asked = make_message("train", "train", 7, call_content(None, {}))
+    asked.metadata.__dict__["_message_id"] = "1"
+    with pytest.raises(RunFailed, match="worker process died") as caught:
+        exchange(Dying(words), [asked], ["site-a"], timeout=1.0, during="round 2 of original")
+    assert len(str(caught.value)) < 140 and "round 2 of original" in str(caught.value)
+
+
+class Dying:
+    """A grid whose only answer is Flower's error for a worker that is gone."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def push_messages(self, messages):
+        self._replies = [Message(Error(0, self._words), reply_to=message) for message in messages]
+        return ["1"]
+
+    def pull_messages(self, ids):
+        return self._replies

@@ -43,6 +43,17 @@ def write(folder, rounds: int = 3, **kwargs) -> HistoryWriter:
     return writer
 
 
+def test_a_round_whose_bytes_changed_on_the_disk_is_refused_with_the_remedy(tmp_path):
+    path = write(tmp_path / "history", 1).read().path(1)
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 1
+    path.write_bytes(damaged)
+    history = History(tmp_path / "history")
+    assert history.last_complete_round == 1
+    with pytest.raises(RunFailed, match=r"round-0001\.safetensors is damaged .* remove"):
+        [history.after(1), history.before(1), history.update(1, "site-a"), history.update(1, "site-b")]
+
+
 def test_states_and_updates_come_back_bit_for_bit(tmp_path):
     history = write(tmp_path).read()
     assert history.before(1).sha256() == start_state().sha256()

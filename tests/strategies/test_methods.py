@@ -219,6 +219,20 @@ def test_overrides_win_over_the_preset():
     assert (config.max_norm, config.recovery_max_norm) == (3.0, 5.0)
 
 
+def test_true_is_no_number_and_infinity_only_where_a_setting_says_so():
+    for overrides in ({"max-norm": True}, {"max-norm": float("inf")}, {"max-norm": float("nan")}):
+        with pytest.raises(BadInput, match=r"ga\.max-norm=.*a number from 0 up"):
+            METHODS.get("ga").resolve_config("lethe", overrides)
+    assert METHODS.get("ssd").resolve_config("lethe", {"alpha": float("inf")}).alpha == math.inf
+
+
+def test_a_thinned_history_is_refused_by_the_method_that_needs_every_round():
+    given = {"has_history": True, "has_logits": True}
+    assert "history-every=1" in METHODS.get("fedrecovery").unfit("client", **given, every_round=False)
+    assert METHODS.get("fedrecovery").unfit("client", **given) == ""
+    assert METHODS.get("federaser").unfit("client", **given, every_round=False) == ""
+
+
 def test_a_method_says_what_it_cannot_do():
     assert METHODS.get("ga").unfit("class", has_history=False, has_logits=False) == ""
     assert "federaser forgets client only" in METHODS.get("federaser").unfit("class", has_history=True, has_logits=True)
