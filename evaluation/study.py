@@ -44,14 +44,14 @@ LEAD = {"original": 0, "retrain": 1, "fine-tuning": 2}
 
 
 def kept(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that a page keeps beside it: `SHOWN` only, and one row of a method that does not apply."""
+    """Return the rows that a page keeps: of `SHOWN`, without remarks, and one of a method that does not apply."""
     shown = results[results["metric"].isin(SHOWN)]
     unfit = shown["status"] == "not_applicable"
     whole = shown[unfit].groupby(["cell", "method", "checkpoint"])["metric"].transform("size") == len(
         set(shown["metric"])
     )
     gone = shown[unfit][whole & (shown[unfit]["metric"] != SHOWN[0])].index
-    return shown.drop(gone)
+    return shown.drop(gone).assign(reason=lambda rows: rows["reason"].where(rows["status"] != "ok", ""))
 
 
 def tables(results: pd.DataFrame) -> str:
@@ -83,7 +83,11 @@ def _rows(group: pd.DataFrame, checkpoint: str) -> Iterator[list[str]]:
         status = _status(rows)
         if status == "n/a":
             if checkpoint == "unlearned":
-                yield [method, *[""] * (len(COLUMNS) + len(GAPS) + 3), min(rows["reason"], key=len)]
+                yield [
+                    method,
+                    *[""] * (len(COLUMNS) + len(GAPS) + 3),
+                    min(rows["reason"], key=len).removesuffix("; not scored"),
+                ]
             continue
         total = checkpoint == "recovered"
         speedup = "" if method == "retrain" and total else "speedup_total" if total else "speedup"
@@ -119,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the kept table of a run, and print its Markdown: ``python -m evaluation.study RUN KEPT.csv``."""
     run, target = (Path(argument) for argument in arguments)
     results = kept(read_results(run))
-    results.to_csv(target, index=False, lineterminator="\n")
+    results.to_csv(target, index=False, lineterminator="\n", float_format="%.8g")
     print(tables(results), end="")
     return 0
 

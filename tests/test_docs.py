@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.results import read_results
+from evaluation.study import tables
 from flower_apps.explain import method_rows, methods_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +45,11 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8"))]
     relative = [link for link in links if link and "://" not in link and not link.startswith("mailto:")]
     assert [link for link in relative if not (page.parent / link).exists()] == []
+
+
+def test_the_tables_of_results_are_made_from_the_table_beside_them() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page.partition("## The tables\n\n")[2] == tables(read_results(ROOT / "docs" / "results" / "methods.csv"))
 
 
 def test_the_page_of_methods_is_what_the_methods_declare() -> None:
