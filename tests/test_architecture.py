@@ -45,7 +45,7 @@ def test_evaluation_reads_only_the_history_of_the_strategies() -> None:
     assert names <= {"strategies.history"}
 
 
-@pytest.mark.parametrize("room", set(MAY_IMPORT) - KNOW_FLOWER)
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - KNOW_FLOWER))
 def test_flower_is_unknown_below(room: str) -> None:
     wrong = [
         path.name
