@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,8 @@ SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
 CHECKPOINTS = ("trained", "unlearned", "recovered")
 MISSING = "–"
 GOLD = "★"
+FIGURES = ("forget", "retain", "test", "MIA AUC", "L2", "KL", "time", "speedup")
+LEFT_OUT_FIRST = ("MIA AUC", "L2", "time", "retain", "KL", "speedup")
 UNFIT = "not_applicable"
 OF_VALUES = ("ok", "undefined", "underpowered", UNFIT)
 """What a single value's status may be without the model's being at fault."""
@@ -44,20 +46,22 @@ def summary_json(results: pd.DataFrame) -> dict[str, Any]:
     return {"groups": [dict(labels) | {"rows": rows} for labels, rows in _groups(results)]}
 
 
-def summary_table(results: pd.DataFrame) -> Table:
+def summary_table(results: pd.DataFrame, width: int = 100) -> Table:
     """Return the table people read: one block of rows a checkpoint, each led by the retrained model it is read against.
 
     Parameters
     ----------
     results : DataFrame
         As `evaluation.results.read_results` gives it; several requests or data sets give one table below the other.
+    width : int
+        Characters there are; columns that do not fit are left out, the least telling first, and named below.
 
     Returns
     -------
     Table
-        Fits 100 columns.
+        Fits 100 columns whole.
     """
-    tables = [_table(labels, rows) for labels, rows in _groups(results)]
+    tables = [_fitting(labels, rows, width) for labels, rows in _groups(results)]
     if len(tables) == 1:
         return tables[0]
     stack = Table.grid()
@@ -147,7 +151,19 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- from rows of models to the page
-def _table(labels: Row, rows: list[Row]) -> Table:
+def _fitting(labels: Row, rows: list[Row], width: int) -> Table:
+    """Return the table with as many columns as fit."""
+    console = Console(width=1000)
+    tables = (_table(labels, rows, LEFT_OUT_FIRST[:count]) for count in range(len(LEFT_OUT_FIRST) + 1))
+    table = next(tables)
+    for narrower in tables:
+        if console.measure(table).maximum <= width:
+            break
+        table = narrower
+    return table
+
+
+def _table(labels: Row, rows: list[Row], left_out: Sequence[str]) -> Table:
     metric = _metric_name(rows)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -156,12 +172,13 @@ def _table(labels: Row, rows: list[Row]) -> Table:
         title=_title(labels, rows),
         title_justify="left",
         title_style="bold",
-        caption=_caption(labels, metric, rows),
+        caption=_caption(labels, metric, rows, left_out),
         caption_justify="left",
         caption_style="",
     )
-    table.add_column("")
-    for name in ("forget", "retain", "test", "MIA AUC", "L2", "KL", "time", "speedup"):
+    shown = [name for name in FIGURES if name not in left_out]
+    table.add_column("", no_wrap=True)
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     crowded = {row["method"] for row in rows if len({r["preset"] for r in rows if r["method"] == row["method"]}) > 1}
@@ -171,7 +188,9 @@ def _table(labels: Row, rows: list[Row]) -> Table:
             table.add_section()
             table.add_row(Text(str(row["checkpoint"]), style="italic"))
             previous = row["checkpoint"]
-        table.add_row(*_cells(row, metric, row["method"] in crowded), style=_style(row))
+        label, *figures, status = _cells(row, metric, row["method"] in crowded)
+        kept = [cell for head, cell in zip(FIGURES, figures, strict=True) if head in shown]
+        table.add_row(label, *kept, status, style=_style(row))
     return table
 
 
@@ -292,7 +311,7 @@ def _verdicts(rows: list[Row], metric: str) -> list[str]:
     return [f"By {' and '.join(blind)} the original cannot be told from {GOLD}: {judge} no method."]
 
 
-def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
+def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str]) -> Text:
     """Say what the columns are, and why a model is not ok."""
     lines = [
         f"{GOLD} retrained without the forgotten records: what every model is read against, at its checkpoint.",
@@ -307,6 +326,9 @@ def _caption(labels: Row, metric: str, rows: list[Row]) -> Text:
         lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")
     if (seeds := max(row["seeds"] for row in rows)) > 1:
         lines.append(f"Means over up to {seeds} combinations of seeds; their spread is in results.csv.")
+    if left_out:
+        lines = [line for line in lines if not line.startswith("MIA AUC")]
+        lines.append(f"Left out for want of room: {', '.join(left_out)}; at 97 columns all is shown.")
     text = Text().append("\n".join(lines), style="dim")
     for row in rows:
         if row["status"] == UNFIT and row["checkpoint"] == "unlearned":

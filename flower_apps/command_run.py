@@ -171,5 +171,5 @@ def _show(out: Path, json_output: bool) -> None:
         print(json.dumps({"run": str(out), **summary_json(results)}, indent=1))
         return
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
-    console.print(summary_table(results))
+    console.print(summary_table(results, console.width))
     console.print(f"run folder: {out}", soft_wrap=True, highlight=False)

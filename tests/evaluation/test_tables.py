@@ -158,6 +158,19 @@ def test_nothing_is_cut_or_wrapped_at_100_columns() -> None:
     assert "69.4h" in text
 
 
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(97, ""), (80, "MIA AUC, L2"), (60, "MIA AUC, L2, time, retain"), (20, "MIA AUC, L2, time")]
+)
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(width: int, left_out: str) -> None:
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(summary_table(ALL, width))
+    text = captured.get()
+    assert "…" not in text or width < 40
+    assert (f"Left out for want of room: {left_out}" in " ".join(text.split())) == bool(left_out) or width < 40
+    assert width < 40 or line(text, "fedrecovery").split()[-1] == "diverged"
+
+
 def test_seeds_are_averaged_with_their_sample_deviation() -> None:
     frame = results(*(model("ga", "unlearned", train_seed=s, forget_accuracy=v) for s, v in enumerate((0.5, 0.6, 0.7))))
     found = summary_json(frame)["groups"][0]["rows"][0]
