@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from evaluation.attacks.lira import Location, diverged, fit_world, log_ratio, not_finite, offline_z
+from evaluation.attacks.lira import Location, fit_world, log_ratio, offline_z, unusable
 from evaluation.attacks.separation import Attack, judge, unscored
 from evaluation.metrics.intervals import Floats, stratified_mean
 from evaluation.metrics.roc import auc
@@ -193,13 +193,13 @@ def _z(target: Floats, references: Floats, location: Location) -> Floats:
 
 def _missing(target: Floats, references: Floats, forget: NDArray[np.bool_]) -> Value | None:
     """Return why there is no attack, None when there is."""
-    if problem := not_finite(target) or diverged(references):
-        return undefined(problem)
     if len(references) < 2:
         return undefined(f"{len(references)} references: two are needed")
     if not forget.any():
         return undefined("empty forget set")
-    return not_applicable("no never-seen records to compare with") if forget.all() else None
+    if forget.all():
+        return not_applicable("no never-seen records to compare with")
+    return unusable(target, references=(references, None))
 
 
 def _band(values: list[float]) -> Band:

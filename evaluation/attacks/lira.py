@@ -15,7 +15,7 @@ from scipy import stats
 
 from evaluation.attacks.separation import Attack, judge, unscored
 from evaluation.metrics.intervals import Floats
-from evaluation.metrics.value import undefined
+from evaluation.metrics.value import Value, not_applicable, undefined
 
 Location = Literal["median", "mean"]
 
@@ -180,12 +180,14 @@ def lira(
     Returns
     -------
     Attack
-        ``undefined`` when the attacked model or a shadow has NaN phi. Ideal AUC 0.5.
+        ``undefined`` when the attacked model or a shadow has NaN phi, ``not_applicable`` when none has phi. Ideal AUC
+        0.5.
     """
     target, kept = np.asarray(target_phi, dtype=np.float64), np.asarray(keep, dtype=bool)
     everyone = np.ones_like(kept) if online else ~kept
-    if problem := not_finite(target) or diverged(shadow_phi, everyone):
-        return unscored(target.shape[-1], undefined(problem))
+    missing = unusable(target, shadows=(shadow_phi, everyone))
+    if missing is not None:
+        return unscored(target.shape[-1], missing)
     outside = fit_world(shadow_phi, ~kept, location=location)
     scores = (
         log_ratio(target, fit_world(shadow_phi, kept, location=location), outside)
@@ -195,10 +197,30 @@ def lira(
     return judge(scores, members, clients=clients, seed=seed)
 
 
-def not_finite(target_phi: ArrayLike) -> str:
-    """Return why an attacked model cannot be scored; empty when it can. Infinite phi is clipped, NaN is not."""
-    bad = int(np.isnan(np.asarray(target_phi, dtype=np.float64)).sum())
-    return f"non-finite outputs: {bad} NaN phi" if bad else ""
+def unusable(target_phi: Floats, **models: tuple[ArrayLike, ArrayLike | None]) -> Value | None:
+    """Return why a model cannot be attacked with these others, None when it can. Infinite phi is clipped, NaN is not.
+
+    Parameters
+    ----------
+    target_phi : ndarray of float
+        Of the attacked model.
+    **models : pair of array_like
+        Phi and membership (as `fit_world`) of each kind of other models, under the name that the reason gives them.
+
+    Returns
+    -------
+    Value or None
+        ``not_applicable`` when no model at all has phi (a task with one class); ``undefined`` for a diverged model.
+    """
+    others = [np.asarray(phi, dtype=np.float64) for phi, _ in models.values()]
+    if target_phi.size and all(bool(np.isnan(phi).all()) for phi in (target_phi, *others)):
+        return not_applicable("the task has no phi")
+    if bad := int(np.isnan(target_phi).sum()):
+        return undefined(f"non-finite outputs: {bad} NaN phi")
+    for kind, (phi, members) in models.items():
+        if problem := diverged(phi, members):
+            return undefined(f"{kind}: {problem}")
+    return None
 
 
 def diverged(phi: ArrayLike, members: ArrayLike | None = None) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evaluation.attacks.lira import Location, diverged, fit_world, log_ratio, not_finite
+from evaluation.attacks.lira import Location, fit_world, log_ratio, unusable
 from evaluation.attacks.separation import Attack, judge, unscored
-from evaluation.metrics.value import undefined
 
 
 def ulira(
@@ -53,16 +52,13 @@ def ulira(
     Attack
         Ideal AUC 0.5. ``separation.reading`` says what the interval allows: ``leaks`` when unlearned records look more
         like the unlearned shadows' than never-seen ones do, ``leaks inverted`` when less, which tells them apart as
-        well. ``undefined`` when the target, a shadow on its forget set, or a retrained model has NaN phi.
+        well. ``undefined`` when the target, a shadow on its forget set, or a retrained model has NaN phi;
+        ``not_applicable`` when no model has phi.
     """
     target = np.asarray(target_phi, dtype=np.float64)
-    problem = not_finite(target)
-    if not problem and (shadow := diverged(unlearned_phi, forgotten)):
-        problem = f"unlearned shadows: {shadow}"
-    if not problem and (reference := diverged(retrained_phi)):
-        problem = f"retrained models: {reference}"
-    if problem:
-        return unscored(target.shape[-1], undefined(problem))
+    missing = unusable(target, unlearned=(unlearned_phi, forgotten), retrained=(retrained_phi, None))
+    if missing is not None:
+        return unscored(target.shape[-1], missing)
     inside = fit_world(unlearned_phi, forgotten, location=location)
     outside = fit_world(retrained_phi, location=location)
     return judge(log_ratio(target, inside, outside), unlearned, clients=clients, seed=seed)

@@ -92,11 +92,11 @@ def test_the_band_is_the_prediction_interval_of_one_more_retrained_model() -> No
 
 def test_retrained_models_are_inside_golds_band_nineteen_times_in_twenty() -> None:
     inside = 0
-    for seed in range(100):
+    for seed in range(60):
         target, references, forget = models(n=200, seed=seed)
         found = calibrated_attack(target, references, forget).attack.separation.auc
         inside += gold_bands(references, forget).auc.verdict(found) == "not distinguishable from gold"
-    assert 88 <= inside <= 99
+    assert 52 <= inside <= 59
 
 
 @pytest.mark.parametrize("left", [1.0, -1.0])
@@ -159,11 +159,11 @@ def test_fewer_than_ten_forget_records_are_underpowered() -> None:
 
 
 def test_a_diverged_target_or_reference_leaves_no_number() -> None:
-    for broken in (0, 1):
+    for broken, reason in ((0, "non-finite outputs: 1 NaN phi"), (1, "references: NaN phi of model 0 of 8")):
         parts = list(models(n=50))
         parts[broken][..., 3] = math.nan
         found = calibrated_attack(*parts)
-        assert found.mean_z.status == "undefined"
+        assert (found.mean_z.status, found.mean_z.reason) == ("undefined", reason)
         assert math.isnan(found.attack.separation.auc.value)
 
 

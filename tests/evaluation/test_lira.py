@@ -50,7 +50,8 @@ def test_the_offline_score_is_one_sided() -> None:
 @pytest.mark.parametrize("distance, area", [(1.0, 0.760), (2.0, 0.921), (0.0, 0.5)])
 def test_a_known_distance_of_the_worlds_gives_the_known_auc(distance: float, area: float) -> None:
     found = lira(*shadows(distance)).separation.auc
-    se = math.sqrt(area * (1 - area) / 500)
+    q1, q2 = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2  # Hanley and McNeil 1982
+    se = math.sqrt(area * (1 - area) + 499 * (q1 + q2)) / 500
     assert norm.cdf(distance / math.sqrt(2)) == pytest.approx(area, abs=1e-3)
     assert found.value == pytest.approx(area, abs=2 * se)
 
@@ -162,9 +163,18 @@ def test_a_diverged_model_leaves_no_number(broken: str) -> None:
     found = lira(target, phi, keep, members)
     assert found.separation.auc.status == "undefined"
     assert found.separation.auc.reason == (
-        "NaN phi of model 3 of 8" if broken == "shadow" else "non-finite outputs: 1 NaN phi"
+        "shadows: NaN phi of model 3 of 8" if broken == "shadow" else "non-finite outputs: 1 NaN phi"
     )
     assert np.isnan(found.scores).all()
+
+
+def test_a_task_without_phi_has_no_such_attack() -> None:
+    none = np.full((8, 20), math.nan)
+    found = lira(none[0], none, np.tile(np.arange(8)[:, None] < 4, (1, 20)), np.arange(20) < 10)
+    assert {value.status for value in vars(found.separation).values()} == {"not_applicable"}
+    alive = np.zeros((8, 20))
+    alone = lira(none[0], alive, np.tile(np.arange(8)[:, None] < 4, (1, 20)), np.arange(20) < 10)
+    assert alone.separation.auc.status == "undefined"
 
 
 def test_offline_needs_nothing_of_the_shadows_that_saw_an_example() -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from evaluation.attacks.lira import lira
 from evaluation.attacks.ulira import ulira
@@ -32,6 +33,11 @@ def test_exact_retraining_leaves_one_half(seed: int) -> None:
     found = ulira(*worlds(0.0, seed=seed)).separation
     assert found.auc.value == pytest.approx(0.5, abs=2 * math.sqrt(1 / 12 * (1 / 500 + 1 / 500)))
     assert found.reading == "no leak shown"
+
+
+def test_a_known_remainder_gives_the_known_auc() -> None:
+    found = ulira(*worlds(1.0, n=4000, shadows=128)).separation.auc
+    assert found.value == pytest.approx(norm.cdf(1 / math.sqrt(2)), abs=0.02)  # 0.760; two standard errors are 0.015
 
 
 def test_what_is_left_behind_is_found() -> None:
@@ -105,7 +111,7 @@ def test_one_departing_client_has_no_interval_and_is_undecided() -> None:
 
 @pytest.mark.parametrize(
     "which, reason",
-    [(0, "non-finite outputs: 1 NaN phi"), (1, "unlearned shadows: NaN phi"), (3, "retrained models: NaN phi")],
+    [(0, "non-finite outputs: 1 NaN phi"), (1, "unlearned: NaN phi of model 0"), (3, "retrained: NaN phi of model 0")],
 )
 def test_a_diverged_model_leaves_no_number_and_is_named(which: int, reason: str) -> None:
     parts = list(worlds(1.0))
