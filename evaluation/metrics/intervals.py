@@ -116,6 +116,49 @@ def auc_interval(positive: Floats, negative: Floats, *, seed: int, resamples: in
     return float(low), float(high)
 
 
+def clustered_auc_interval(
+    positive: Floats,
+    negative: Floats,
+    positive_units: NDArray[Any],
+    negative_units: NDArray[Any],
+    *,
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return the percentile interval of an AUC whose units are drawn whole, each with its positives and negatives.
+
+    Parameters
+    ----------
+    positive, negative : ndarray of float, shapes (n+,) and (n-,)
+        Scores.
+    positive_units, negative_units : ndarray, shapes (n+,) and (n-,)
+        The unit (client) of each.
+    seed : int
+        The evaluate seed.
+    resamples : int
+        Bootstrap resamples; those without a positive or a negative are left out.
+
+    Returns
+    -------
+    low, high : float
+        NaN with fewer than two units on either side. With a handful of units the interval is a coarse one.
+    """
+    if min(np.unique(positive_units).size, np.unique(negative_units).size) < 2:
+        return math.nan, math.nan
+    units, index = np.unique(np.concatenate((positive_units, negative_units)), return_inverse=True)
+    of_pos, of_neg = index[: positive.size], index[positive.size :]
+    wins = np.empty((units.size, units.size))
+    for unit in range(units.size):
+        others = np.sort(negative[of_neg == unit])
+        beaten = np.searchsorted(others, positive, side="left") + np.searchsorted(others, positive, side="right")
+        wins[:, unit] = np.bincount(of_pos, weights=beaten / 2, minlength=units.size)
+    drawn = _rng(seed, 0).multinomial(units.size, np.full(units.size, 1 / units.size), size=resamples)
+    pairs = (drawn @ np.bincount(of_pos, minlength=units.size)) * (drawn @ np.bincount(of_neg, minlength=units.size))
+    won = ((drawn @ wins) * drawn).sum(axis=1)
+    low, high = np.quantile(won[pairs > 0] / pairs[pairs > 0], (0.025, 0.975))
+    return float(low), float(high)
+
+
 def _resampled_means(values: Floats, seed: int, stream: int, resamples: int) -> Floats:
     """Draw the bootstrap distribution of the mean of sorted `values`."""
     low, high, n = values[0], values[-1], values.size

@@ -13,12 +13,8 @@ from evaluation.evidence import Evidence
 from evaluation.metrics.base import Metric
 from evaluation.metrics.intervals import Floats
 from evaluation.metrics.population import Preset, attack_accuracy, forgetting_score
-from evaluation.metrics.roc import balanced_accuracy, roc_auc, tpr_at_fpr
+from evaluation.metrics.roc import balanced_accuracy, rare_tpr, roc_auc, tpr_at_fpr
 from evaluation.metrics.value import Value, undefined
-
-ENOUGH_FOR_RARE = 1000
-"""Negatives below which a true-positive rate at 0.1 % false positives is not given."""
-
 
 Statistic = Callable[[Floats, Floats, int], Value]
 
@@ -68,12 +64,6 @@ def _auc(forget: Floats, unseen: Floats, seed: int) -> Value:
     return roc_auc(-forget, -unseen, seed=seed)
 
 
-def _rare_tpr(forget: Floats, unseen: Floats, seed: int) -> Value:
-    if unseen.size < ENOUGH_FOR_RARE:
-        return undefined(f"{unseen.size} unseen records: {ENOUGH_FOR_RARE} are needed", int(forget.size))
-    return tpr_at_fpr(-forget, -unseen, 0.001)
-
-
 def _from_half(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Value]:
     """Make ``|value - 0.5|`` of an accuracy or AUC."""
 
@@ -90,6 +80,12 @@ def _metric(name: str, title: str, high: float, better: str, compute: Callable[[
 
 
 _honest, _mufac, _area = _attack(_accuracy("honest")), _attack(_accuracy("mufac")), _attack(_auc)
+
+
+def loss_attack(preset: Preset) -> Callable[[Evidence], Value]:
+    """Return the metric "accuracy of the loss attack" of a preset, for scores that are made of it."""
+    return _honest if preset == "honest" else _mufac
+
 
 METRIC = [
     _metric(
@@ -112,7 +108,7 @@ METRIC = [
         "true-positive rate of the loss attack at 0.1 % false positives",
         1,
         "low",
-        _attack(_rare_tpr),
+        _attack(lambda forget, unseen, _: rare_tpr(-forget, -unseen)),
     ),
     _metric(
         "population_mia_balanced_accuracy",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
-from evaluation.metrics.intervals import Floats, auc_interval, clopper_pearson
+from evaluation.metrics.intervals import Floats, auc_interval, clopper_pearson, clustered_auc_interval
 from evaluation.metrics.value import Value, undefined
+
+ENOUGH_FOR_RARE = 1000
+"""Negatives below which a true-positive rate at 0.1 % false positives is not given."""
 
 
 def auc(positive: ArrayLike, negative: ArrayLike) -> float:
@@ -25,8 +29,10 @@ def auc(positive: ArrayLike, negative: ArrayLike) -> float:
     return float((ranks - pos.size * (pos.size + 1) / 2) / (pos.size * neg.size))
 
 
-def roc_auc(positive: ArrayLike, negative: ArrayLike, *, seed: int = 0) -> Value:
-    """Return the AUC with its stratified bootstrap interval.
+def roc_auc(
+    positive: ArrayLike, negative: ArrayLike, *, seed: int = 0, units: tuple[ArrayLike, ArrayLike] | None = None
+) -> Value:
+    """Return the AUC with its bootstrap interval.
 
     Parameters
     ----------
@@ -34,19 +40,50 @@ def roc_auc(positive: ArrayLike, negative: ArrayLike, *, seed: int = 0) -> Value
         Scores of members and non-members; infinities are ordered like any number.
     seed : int
         The evaluate seed.
+    units : pair of array_like, shapes (n+,) and (n-,), optional
+        Unit (client) of each positive and negative, whose records are resampled together. Default: records are
+        independent and resampled within their side.
 
     Returns
     -------
     Value
         ``undefined`` when a side is empty or a score is NaN; 0.5 exactly, reason ``all ties``, when all are equal.
-        An AUC far below 0.5 is a leak too.
+        An AUC far below 0.5 is a leak too. No interval with fewer than two units on a side.
     """
     pos, neg = _floats(positive), _floats(negative)
     if problem := _problem(pos, neg):
         return undefined(problem)
     ties = bool(np.unique(np.concatenate((pos, neg))).size == 1)
-    low, high = auc_interval(pos, neg, seed=seed)
-    return Value(auc(pos, neg), pos.size + neg.size, low, high, reason="all ties" if ties else "")
+    found = Value(auc(pos, neg), pos.size + neg.size, reason="all ties" if ties else "")
+    if units is None:
+        low, high = auc_interval(pos, neg, seed=seed)
+        return replace(found, ci_low=low, ci_high=high)
+    low, high = clustered_auc_interval(pos, neg, np.asarray(units[0]), np.asarray(units[1]), seed=seed)
+    count = np.unique(np.concatenate((np.unique(units[0]), np.unique(units[1])))).size
+    note = f"too few clients for an interval: {count}" if np.isnan(low) else f"interval over {count} clients"
+    return replace(found, ci_low=low, ci_high=high).because(note)
+
+
+def leakage(found: Value) -> Value:
+    """Return the signed leakage ``AUC - 0.5`` of an AUC, with its interval; range [-0.5, 0.5].
+
+    Above 0 members are remembered; below 0 they stand out by being forgotten too well.
+
+    >>> leakage(Value(0.25, 8, 0.125, 0.5)).ci_high
+    0.0
+    """
+    return replace(found, value=found.value - 0.5, ci_low=found.ci_low - 0.5, ci_high=found.ci_high - 0.5)
+
+
+def leakage_size(found: Value) -> Value:
+    """Return ``|AUC - 0.5|`` of an AUC; range [0, 0.5]. The interval is folded at 0.5, so it starts at 0 around it.
+
+    >>> leakage_size(Value(0.25, 8, 0.125, 0.75))
+    Value(value=0.25, n=8, ci_low=0.0, ci_high=0.375, status='ok', reason='')
+    """
+    ends = abs(found.ci_low - 0.5), abs(found.ci_high - 0.5)
+    low = 0.0 if found.ci_low <= 0.5 <= found.ci_high else min(ends)
+    return replace(found, value=abs(found.value - 0.5), ci_low=low, ci_high=max(ends))
 
 
 def tpr_at_fpr(positive: ArrayLike, negative: ArrayLike, fpr: float) -> Value:
@@ -69,6 +106,14 @@ def tpr_at_fpr(positive: ArrayLike, negative: ArrayLike, fpr: float) -> Value:
         reason = f"{neg.size} negatives cannot show a false-positive rate of {fpr:g}"
         return Value(hits / pos.size, pos.size, low, high, "underpowered", reason)
     return Value(hits / pos.size, pos.size, low, high)
+
+
+def rare_tpr(positive: ArrayLike, negative: ArrayLike) -> Value:
+    """Return `tpr_at_fpr` at 0.1 % false positives; ``undefined`` below 1000 negatives, which cannot show it."""
+    pos, neg = _floats(positive), _floats(negative)
+    if not _problem(pos, neg) and neg.size < ENOUGH_FOR_RARE:
+        return undefined(f"{neg.size} unseen records: {ENOUGH_FOR_RARE} are needed", pos.size)
+    return tpr_at_fpr(pos, neg, 0.001)
 
 
 def balanced_accuracy(positive: ArrayLike, negative: ArrayLike) -> Value:
