@@ -201,6 +201,29 @@ def doctor(as_json: AsJson = False, home: Home = None) -> None:
 
 
 @app.command()
+def rank(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", show_default=False)],
+    metric: Annotated[
+        str, typer.Option(help="Of results.csv; of one that has a difference to gold, that is ranked.")
+    ] = "delta_test_accuracy",
+    checkpoint: Annotated[str, typer.Option(help="unlearned or recovered.")] = "recovered",
+    block: Annotated[str, typer.Option(help="What counts as a block: dataset, split or request.")] = "dataset",
+    level: Annotated[float, typer.Option(help="Significance level.")] = 0.05,
+    as_json: AsJson = False,
+    home: Home = None,
+) -> None:
+    """Rank the methods of one or several runs by distance to retraining, with Friedman's and Nemenyi's tests.
+
+    RUN is a run folder, a results table, a name below runs/, or latest. Each kind of request is ranked for itself.
+    """
+    from evaluation.ranking import rank_methods, ranking_table, read_runs
+
+    results = read_runs(runs, resolve_home(home))
+    rankings = rank_methods(results, metric, checkpoint=checkpoint, block=block, level=level)
+    _print([ranking.to_json() for ranking in rankings], ranking_table(rankings), as_json)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN")],
     method: Annotated[str, typer.Argument(metavar="METHOD")],

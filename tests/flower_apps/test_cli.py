@@ -238,3 +238,22 @@ def test_help_is_readable_and_imports_neither_torch_nor_flower(arguments):
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=places.ROOT)
     assert shown.returncode == 0, shown.stderr
     assert "HEAVY []" in shown.stdout
+
+
+# lethe rank
+def test_rank_prints_the_methods_of_a_table_and_the_same_as_json(capsys):
+    kept = places.ROOT / "docs" / "results" / "methods.csv"
+    assert cli.main(["rank", str(kept), "--block", "split"]) == 0
+    page = capsys.readouterr().out
+    assert "class requests · |delta_test_accuracy| at recovered" in page
+    assert max(map(len, page.splitlines())) <= 100
+    assert cli.main(["rank", str(kept), "--metric", "retrain_gap_l2", "--checkpoint", "unlearned", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["metric"] for one in found} == {"retrain_gap_l2"}
+    assert {one["block"] for one in found} == {"dataset"}
+
+
+@pytest.mark.parametrize(("arguments", "says"), [("rank none", "a run folder"), ("rank", "RUN")])
+def test_rank_refuses_what_is_no_run(arguments, says, capfd):
+    assert cli.main(arguments.split()) == 2
+    assert says in capfd.readouterr().err
