@@ -104,6 +104,15 @@ def test_without_a_significant_test_there_is_one_group_and_no_pair_is_compared()
     assert "all are tied" in ranking_text([found])
 
 
+def test_pairs_beyond_the_critical_difference_stay_tied_when_the_test_finds_nothing() -> None:
+    matrix = np.random.default_rng(1).random((12, 8))
+    matrix[:, 0] -= 0.3
+    matrix[:, 7] += 0.3
+    found = one(row(f"set-{i}", "abcdefgh"[j], 1 + v) for (i, j), v in np.ndenumerate(matrix))
+    assert np.ptp(found.test.mean_ranks) > found.difference
+    assert (found.test.p > 0.05, len(found.groups)) == (True, 1)
+
+
 def test_a_stricter_level_ties_more() -> None:
     assert len(one(study()).groups) > len(one(study(), level=1e-6).groups) == 1
 

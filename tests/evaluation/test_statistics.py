@@ -129,6 +129,12 @@ def test_random_permutations_agree_with_the_chi_square_of_many_methods_and_are_s
     assert found.p != friedman(table, lower_is_better=True, seed=2).p
 
 
+def test_a_random_permutation_p_is_never_zero() -> None:
+    table = np.tile(np.arange(8.0), (4, 1))
+    table[3, [6, 7]] = table[3, [7, 6]]
+    assert friedman(table, lower_is_better=True).p == pytest.approx(1 / 10_001)
+
+
 def test_under_no_difference_the_p_value_of_few_blocks_is_honest() -> None:
     rng = np.random.default_rng(0)
     found = np.array([friedman(rng.random((3, 4)), lower_is_better=True).p for _ in range(300)])
