@@ -23,10 +23,12 @@ from evaluation.tables import Row, short
 
 WIDTH = 6.2
 """Inches; a figure is read at the width of a column or of a phone."""
+GREY = "#8a8a8a"
 FEW_SITES = 8
 """Sites up to which each has its own colour."""
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
 HEAT = ("forget", "retain", "test")
+HEAT_COLOURS = "Blues"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
         f"{section.slug}-{checkpoint}-plane",
         f"Forget and retain {metric}, {AFTER[checkpoint]}",
         f"Each mark is a model; the star is {GOLD}, and good is near the star, not far to the left. "
-        "Hollow marks did not end ok.",
+        f"Hollow marks did not end ok.{_together(data, 'forget', 'retain')}",
         _plane_words(data, gold),
         data,
         draw,
@@ -117,7 +119,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        image = axes.imshow(shares, cmap="cividis_r", aspect="auto", vmin=0, vmax=1)
+        image = axes.imshow(shares, cmap=HEAT_COLOURS, aspect="auto", vmin=0, vmax=1)
         axes.set_xticks(range(len(shown)), [name.replace(" ", "\n") for name in shown], fontsize=7)
         axes.xaxis.tick_top()
         axes.set_yticks(range(len(data)), _named(data))
@@ -125,12 +127,12 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         axes.spines[:].set_visible(False)
         for (row, column), value in np.ndenumerate(values):
             text = "" if math.isnan(value) else signed(value) if shown[column] in _signed(metric) else short(value)
-            dark = shares[row, column] > 0.55
+            dark = shares[row, column] > 0.62
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color="white" if dark else INK)
-        axes.set_xlabel(f"{metric}: difference of shares; MIA AUC: difference of areas; L2: norm of the difference")
+        axes.set_xlabel("difference from gold (share, AUC), or distance to it (L2: norm; KL, JS: nat)", fontsize=8)
         bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
         bar.set_ticks([0, 0.5, 1], labels=["0: gold", "a quarter", "the largest"])
-        bar.set_label("distance as a share of the column's largest among ok models (square root)")
+        bar.set_label("share of the largest distance in the column (ok models, square root)", fontsize=8)
 
     worst = data.set_index("model")[shown].abs().idxmax()
     least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
@@ -159,7 +161,7 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 1, sharex=True)
-        labels = {"kl_forget": "KL to gold on forget records (nat)", "l2": "L2 to gold of the weights"}
+        labels = {"kl_forget": "KL to gold on forget records (nat)", "l2": "L2 to gold of the weights (norm)"}
         for axes, (column, label) in zip(panels, labels.items(), strict=True):
             found = models.dropna(subset=[column])
             _points(axes, found, "examples", column, looks)
@@ -210,21 +212,19 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 1, sharex=True)
-        many = len(sites) > FEW_SITES
-        colours = dict(zip(sites, matplotlib.colormaps["tab10"].colors, strict=False))  # type: ignore[attr-defined]
+        colours, many = _site_colours(sites), len(sites) > FEW_SITES
         labels = {"loss": "training loss (nat)", "metric": f"training {metric} (share)"}
         for axes, (column, label) in zip(panels, labels.items(), strict=True):
             for site in sites:
                 own = data[data["site"] == site]
-                colour = "#8a8a8a" if many else colours[site]
-                axes.plot(own["round"], own[column], color=colour, linewidth=0.8 if many else 1.2, alpha=0.7)
+                axes.plot(own["round"], own[column], color=colours[site], linewidth=0.8 if many else 1.2, alpha=0.7)
             axes.plot(average["round"], average[column], color=INK, linewidth=2.2)
             axes.set_ylabel(label)
         panels[-1].set_xlabel("round")
         panels[-1].xaxis.get_major_locator().set_params(integer=True)
         handles = [Line2D([], [], color=INK, linewidth=2.2, label="mean, weighted by records")]
         handles += (
-            [Line2D([], [], color="#8a8a8a", label=f"each of {len(sites)} sites")]
+            [Line2D([], [], color=GREY, label=f"each of {len(sites)} sites")]
             if many
             else [Line2D([], [], color=colours[site], label=str(site)) for site in sites]
         )
@@ -247,6 +247,41 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
         data,
         draw,
         5.8,
+    )
+
+
+def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot | None:
+    """Draw how well the model does at every site in the last round of a training; arguments as of `training`."""
+    last = rounds[rounds["round"] == rounds["round"].max()]
+    data = last[["round", "site", "num_examples", "metric"]].dropna()
+    data = data.sort_values("site", key=lambda sites: sites.map(_natural)).reset_index(drop=True)
+    if data.empty:
+        return None
+    average = float(_average(data.assign(loss=math.nan))["metric"].iloc[0])
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        colours = _site_colours(list(data["site"]))
+        bars = axes.barh(data["site"], data["metric"], color=[colours[site] for site in data["site"]], alpha=0.8)
+        axes.bar_label(bars, [f"{count:,}" for count in data["num_examples"]], padding=3, fontsize=7)
+        axes.axvline(average, color=INK, linestyle="--", linewidth=1)
+        axes.invert_yaxis()
+        axes.set_xlabel(f"training {metric} (share of records); beside it the site's records")
+        axes.set_ylabel("site")
+        line = Line2D([], [], color=INK, linestyle="--", label="mean, weighted by records")
+        figure.legend(handles=[line], loc="outside lower center", frameon=False, fontsize=8)
+
+    low, high = data.loc[data["metric"].idxmin()], data.loc[data["metric"].idxmax()]
+    return _plot(
+        name,
+        title,
+        "As the sites reported it in the last round, on the records they trained on; a run folder does not keep the "
+        "scores of held-out records site by site.",
+        f"Bar chart of {len(data)} sites around a mean of {average:.2f}: "
+        f"lowest {low['site']} with {low['metric']:.2f}, highest {high['site']} with {high['metric']:.2f}.",
+        data,
+        draw,
+        1.5 + 0.24 * len(data),
     )
 
 
@@ -292,6 +327,13 @@ def _signed(metric: str) -> set[str]:
     return names | {"MIA AUC"}
 
 
+def _site_colours(sites: Sequence[str]) -> dict[str, str]:
+    """Return the colour of every site: its own where they are few, else grey."""
+    if len(sites) > FEW_SITES:
+        return dict.fromkeys(sites, GREY)
+    return {site: f"C{place}" for place, site in enumerate(sites)}
+
+
 def _natural(site: object) -> tuple[str, int]:
     head, _, tail = str(site).rpartition("-")
     return (head, int(tail)) if tail.isdigit() else (str(site), 0)
@@ -323,9 +365,23 @@ def _named(data: pd.DataFrame) -> list[str]:
     ]
 
 
+def _together(data: pd.DataFrame, x: str, y: str) -> str:
+    """Name the models whose marks cover each other: nearer than a hundredth of both axes."""
+    near = {axis: 0.01 * max(data[axis].max() - data[axis].min(), 1e-9) for axis in (x, y)}
+    spots: list[pd.DataFrame] = []
+    left = data
+    while len(left):
+        first = left.iloc[0]
+        here = ((left[x] - first[x]).abs() <= near[x]) & ((left[y] - first[y]).abs() <= near[y])
+        spots.append(left[here])
+        left = left[~here]
+    shared = [", ".join(spot["model"]) for spot in spots if len(spot) > 1]
+    return f" On one spot: {'; '.join(shared)}." if shared else ""
+
+
 # ---------------------------------------------------------------------- drawing
 def _points(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look]) -> None:
-    """Draw one mark a model, those to compare with on top."""
+    """Draw one mark a model, the larger ones of those to compare with below."""
     for _, row in data.iterrows():
         look = looks[row["method"]]
         axes.scatter(
@@ -336,7 +392,7 @@ def _points(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, 
             facecolor=look.colour if row["status"] == "ok" else "none",
             edgecolor=INK if row["status"] == "ok" else look.colour,
             linewidth=0.6 if row["status"] == "ok" else 1.6,
-            zorder=4 if row["method"] in FIXED else 3,
+            zorder=2.5 if row["method"] in FIXED else 3,
             clip_on=False,
         )
 

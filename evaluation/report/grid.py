@@ -76,7 +76,7 @@ def distances(section: Section, checkpoint: str) -> Grid:
         caption=f"{section.title}, {AFTER[checkpoint]}: every model beside the retrained one",
         columns=columns,
         lines=[Line(section.name(row), _kind(row), _cells(row, metric, total)) for row in section.at(checkpoint)],
-        notes=_notes(section),
+        notes=_notes(section, total),
     )
 
 
@@ -117,11 +117,13 @@ def _kind(row: Row) -> str:
     return {GOLD: "gold", ORIGINAL: "original"}.get(str(row["method"]), "")
 
 
-def _notes(section: Section) -> list[str]:
+def _notes(section: Section, total: bool) -> list[str]:
     spread = f"Means over up to {section.seeds} combinations of seeds; their spread is in results.csv."
     where = records_note(section.labels, section.rows, section.metric)
     lines = [
         f"{where[0].upper()}{where[1:]}; in brackets the difference from {GOLD}.",
         *(line.replace("★", GOLD) for line in verdicts(section.rows, section.metric)),
     ]
+    if total and any(row["method"] == ORIGINAL for row in section.rows):
+        lines.append(f"{ORIGINAL} is read against {GOLD} before recovery: it has none.")
     return [*lines, spread if section.seeds > 1 else "One seed: small differences say nothing."]

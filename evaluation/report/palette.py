@@ -22,9 +22,9 @@ class Look(NamedTuple):
 
 
 FIXED = {
-    GOLD: Look("#FFD700", "*", 260),
-    ORIGINAL: Look(INK, "X", 85),
-    CONTROL: Look("#BBBBBB", "D", 60),
+    GOLD: Look("#FFD700", "*", 300),
+    ORIGINAL: Look(INK, "X", 190),
+    CONTROL: Look("#C8C8C8", "D", 120),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from evaluation.runs import Run
@@ -141,7 +142,8 @@ def remarks(section: Section) -> list[tuple[str, str, str, str]]:
     unfit = {(row["method"], row["preset"]) for row in section.rows if row["status"] == UNFIT}
     results = section.results
     results = results[results["status"].isin(set(OF_VALUES) - {"ok"})]
-    values = results[[pair not in unfit for pair in zip(results["method"], results["preset"], strict=True)]]
+    own = [pair not in unfit for pair in zip(results["method"], results["preset"], strict=True)]
+    values = results.loc[np.array(own, dtype=bool)]
     return [
         (str(metric), str(status), str(reason), _which(section, group))
         for (metric, status, reason), group in values.groupby(["metric", "status", "reason"], sort=True)

@@ -74,20 +74,25 @@ def write_report(run: Path, target: Path) -> Path:
 
 def _trainings(run: Run, sections: list[Section]) -> list[Plot]:
     """Draw every training whose rounds were kept, once."""
-    drawn: dict[str, Plot] = {}
+    drawn: dict[str, list[Plot]] = {}
     for section in sections:
         for method, checkpoint in TRAININGS.items():
             cells = run.cells[(run.cells["method"] == method) & (run.cells["checkpoint"] == checkpoint)]
             cells = cells[cells["cell"].isin(section.results["cell"].unique())]
             for cell, model, seed in cells[["cell", "model", "train_seed"]].itertuples(index=False):
                 if model not in drawn and len(rounds := run.history(cell, checkpoint).frame()):
-                    drawn[model] = _curve(section, method, seed, rounds, len(drawn) + 1)
-    return list(drawn.values())
+                    drawn[model] = _training(section, method, seed, rounds, len(drawn) + 1)
+    return [plot for plots in drawn.values() for plot in plots]
 
 
-def _curve(section: Section, method: str, seed: int, rounds: pd.DataFrame, number: int) -> Plot:
-    what = f"without {section.labels['request']}" if method == GOLD else "of the original"
-    title = f"Training {what}: {section.labels['dataset']}, {section.split}, seed {seed}"
-    return figures.training(
-        f"training-{number:02d}-{slug(f'{section.slug[3:]} {method} {seed}')}", title, rounds, section.metric
+def _training(section: Section, method: str, seed: int, rounds: pd.DataFrame, number: int) -> list[Plot]:
+    """Draw one training: its curves, and where its sites ended."""
+    labels, metric = section.labels, section.metric
+    without = f" without {labels['request']}" if method == GOLD else ""
+    where = f"{labels['dataset']}, {section.split}, seed {seed}"
+    name = f"training-{number:02d}-{slug(f'{where} {method}{without}')}"
+    plots = (
+        figures.training(f"{name}-rounds", f"Training of {method}{without}: {where}", rounds, metric),
+        figures.site_bars(f"{name}-sites", f"Sites of {method}{without} in the last round: {where}", rounds, metric),
     )
+    return [plot for plot in plots if plot is not None]

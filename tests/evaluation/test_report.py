@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from evaluation.report.figures import _together
 from evaluation.report.grid import distances
 from evaluation.report.latex import escape
 from evaluation.report.palette import FIXED, looks
@@ -87,7 +89,7 @@ def html(report: Path) -> str:
 class Tags(HTMLParser):
     """Every tag with its attributes; tags that stay open."""
 
-    VOID = {"meta", "img"}
+    VOID = ("meta", "img")
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -147,17 +149,19 @@ def test_headings_go_down_one_step_at_a_time(tags: Tags) -> None:
     levels = [int(tag[1]) for tag, _ in tags.found if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
 def test_tables_have_captions_and_scoped_heads_and_scroll_by_keyboard(html: str, tags: Tags) -> None:
-    assert len(tags.of("table")) == html.count("<caption>") == html.count('<div class="scroll" role="region" tabindex="0"')
+    assert (
+        len(tags.of("table")) == html.count("<caption>") == html.count('<div class="scroll" role="region" tabindex="0"')
+    )
     assert all(a.get("scope") in ("row", "col") for a in tags.of("th"))
 
 
 def test_figures_are_told_to_those_who_do_not_see_them(tags: Tags) -> None:
     texts = [str(a["alt"]) for a in tags.of("img")]
-    assert len(texts) == 2 * len(FIGURES) + 1
+    assert len(texts) == 2 * len(FIGURES) + 2
     assert all(len(text) > 40 for text in texts)
     assert any("retrain is at forget 0.50, retain 0.50" in text for text in texts)
 
@@ -240,9 +244,22 @@ def test_a_figures_csv_has_the_numbers_of_the_figure(report: Path) -> None:
 
 
 def test_kept_rounds_are_drawn_site_by_site(report: Path) -> None:
-    data = pd.read_csv(next((report / "figures").glob("training-*.csv")))
+    data = pd.read_csv(next((report / "figures").glob("training-*-rounds.csv")))
     assert list(data["site"]) == ["site-1", "site-2"] * 2
     assert list(data["loss"]) == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_sites_are_compared_in_the_last_round(report: Path) -> None:
+    data = pd.read_csv(next((report / "figures").glob("training-*-sites.csv")))
+    assert data[["round", "site", "num_examples", "metric"]].to_numpy().tolist() == [
+        [2, "site-1", 7, 0.4],
+        [2, "site-2", 7, 0.4],
+    ]
+
+
+def test_marks_that_cover_each_other_are_named() -> None:
+    data = pd.DataFrame({"model": ["a", "b", "c", "d"], "x": [0.0, 0.5, 0.001, 1], "y": [0.0, 0.5, 0.0, 1]})
+    assert _together(data, "x", "y") == " On one spot: a, c."
 
 
 def test_a_method_keeps_its_colour_and_those_to_compare_with_have_their_own() -> None:
