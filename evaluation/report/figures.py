@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from evaluation.report.grid import signed
-from evaluation.report.palette import FIXED, INK, Look
+from evaluation.report.palette import INK, Look
 from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section, mean
 from evaluation.tables import Row, short
 
@@ -26,9 +27,11 @@ WIDTH = 6.2
 GREY = "#8a8a8a"
 FEW_SITES = 8
 """Sites up to which each has its own colour."""
-STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
+STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
 HEAT = ("forget", "retain", "test")
 HEAT_COLOURS = "Blues"
+NEAREST, CLOSER = 0.05, 0.12
+"""Least half-width of the panel near gold, and the part of the plane up to which it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,30 @@ def plots_of(section: Section, looks: Mapping[str, Look]) -> list[Plot]:
 
 
 def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot | None:
-    """Draw what every model knows of forgotten and of retained records, gold as a star with its cross-lines."""
+    """Draw what every model knows of forgotten and of retained records, gold as a star with its cross-lines.
+
+    Where most models lie close to gold, a second panel shows them larger.
+    """
     metric = section.metric
     columns = {"forget": f"forget_{metric}", "retain": f"retain_{metric}"}
     data = _frame(section, checkpoint, columns).dropna()
     gold = data[data["method"] == GOLD]
     if data.empty:
         return None
+    near = _near(data, gold)
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for _, row in gold.iterrows():
-            axes.axvline(row["forget"], color=INK, linewidth=0.8, linestyle=":")
-            axes.axhline(row["retain"], color=INK, linewidth=0.8, linestyle=":")
-        _points(axes, data, "forget", "retain", looks)
-        axes.set_xlabel(f"forget {metric} (share of records)")
-        axes.set_ylabel(f"retain {metric} (share of records)")
-        axes.margins(0.06)
+        for axes in figure.subplots(2 if near else 1, 1, squeeze=False).flat:
+            for _, row in gold.iterrows():
+                axes.axvline(row["forget"], color=INK, linewidth=0.8, linestyle=":")
+                axes.axhline(row["retain"], color=INK, linewidth=0.8, linestyle=":")
+            _points(axes, data, "forget", "retain", looks)
+            axes.set_xlabel(f"forget {metric} (share of records)")
+            axes.set_ylabel(f"retain {metric} (share of records)")
+            axes.margins(0.08)
+        if near:
+            axes.set(xlim=near[0], ylim=near[1])
+            axes.set_title("the same, near gold", loc="left", fontsize=9)
         _legend(figure, data, looks)
 
     return _plot(
@@ -97,7 +107,7 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
         _plane_words(data, gold),
         data,
         draw,
-        5.6,
+        8.6 if near else 5.6,
     )
 
 
@@ -127,8 +137,8 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         axes.spines[:].set_visible(False)
         for (row, column), value in np.ndenumerate(values):
             text = "" if math.isnan(value) else signed(value) if shown[column] in _signed(metric) else short(value)
-            dark = shares[row, column] > 0.62
-            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color="white" if dark else INK)
+            ink = _ink(image.to_rgba(shares[row, column]))
+            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink)
         axes.set_xlabel("difference from gold (share, AUC), or distance to it (L2: norm; KL, JS: nat)", fontsize=8)
         bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
         bar.set_ticks([0, 0.5, 1], labels=["0: gold", "a quarter", "the largest"])
@@ -173,7 +183,11 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
             _log(axes, "x", [*found["examples"], *gold["examples"].dropna()])
             axes.set_ylabel(label)
         panels[-1].set_xlabel("records processed at the sites (a record counts once an epoch; logarithmic)")
-        lines = {":": f"{GOLD}: records it takes", "--": "original: distance of doing nothing"}
+        lines: dict[Literal[":", "--"], str]
+        lines = {
+            ":": f"{GOLD}: records it takes",
+            "--": "original: distance of doing nothing",
+        }
         handles = [Line2D([], [], color=INK, linestyle=style, label=label) for style, label in lines.items()]
         _legend(figure, models, looks, handles)
 
@@ -262,12 +276,13 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         colours = _site_colours(list(data["site"]))
-        bars = axes.barh(data["site"], data["metric"], color=[colours[site] for site in data["site"]], alpha=0.8)
-        axes.bar_label(bars, [f"{count:,}" for count in data["num_examples"]], padding=3, fontsize=7)
+        names = [f"{site} ({count:,})" for site, count in zip(data["site"], data["num_examples"], strict=True)]
+        axes.barh(names, data["metric"], color=[colours[site] for site in data["site"]], alpha=0.8)
         axes.axvline(average, color=INK, linestyle="--", linewidth=1)
         axes.invert_yaxis()
-        axes.set_xlabel(f"training {metric} (share of records); beside it the site's records")
-        axes.set_ylabel("site")
+        axes.set_xlabel(f"training {metric} (share of records)")
+        axes.set_ylabel("site (training records)")
+        axes.margins(y=0.02)
         line = Line2D([], [], color=INK, linestyle="--", label="mean, weighted by records")
         figure.legend(handles=[line], loc="outside lower center", frameon=False, fontsize=8)
 
@@ -308,6 +323,20 @@ def _shares(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
     largest = np.nan_to_num(judged).max(axis=0)
     clipped = np.minimum(sizes / np.where(largest > 0, largest, 1), 1)
     return np.asarray(np.sqrt(clipped))
+
+
+def _near(data: pd.DataFrame, gold: pd.DataFrame) -> list[tuple[float, float]] | None:
+    """Return limits of both axes that hold seven of ten ok models around gold; None where that is no closer look."""
+    others = data[(data["method"] != GOLD) & (data["status"] == "ok")]
+    if len(gold) != 1 or len(others) < 4:
+        return None
+    limits, shares = [], []
+    for axis in ("forget", "retain"):
+        middle = float(gold[axis].iloc[0])
+        half = max(1.25 * float((others[axis] - middle).abs().quantile(0.7)), NEAREST)
+        limits.append((middle - half, middle + half))
+        shares.append(2 * half / max(float(data[axis].max() - data[axis].min()), 1e-9))
+    return limits if math.prod(shares) < CLOSER else None
 
 
 def _average(data: pd.DataFrame) -> pd.DataFrame:
@@ -381,7 +410,7 @@ def _together(data: pd.DataFrame, x: str, y: str) -> str:
 
 # ---------------------------------------------------------------------- drawing
 def _points(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look]) -> None:
-    """Draw one mark a model, the larger ones of those to compare with below."""
+    """Draw one mark a model, smaller ones above larger ones."""
     for _, row in data.iterrows():
         look = looks[row["method"]]
         axes.scatter(
@@ -392,8 +421,7 @@ def _points(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, 
             facecolor=look.colour if row["status"] == "ok" else "none",
             edgecolor=INK if row["status"] == "ok" else look.colour,
             linewidth=0.6 if row["status"] == "ok" else 1.6,
-            zorder=2.5 if row["method"] in FIXED else 3,
-            clip_on=False,
+            zorder=3 - look.size / 1000,
         )
 
 
@@ -413,6 +441,13 @@ def _legend(figure: Figure, data: pd.DataFrame, looks: Mapping[str, Look], lines
         for name, (method, status) in zip(_named(data), data[["method", "status"]].itertuples(index=False), strict=True)
     ]
     figure.legend(handles=[*handles, *lines], loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+
+
+def _ink(background: Any) -> str:
+    """Return what reads better on a colour, dark ink or white (relative luminance, WCAG 2.2)."""
+    channels = np.asarray(background, dtype=float)[:3]
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.18 else "white"
 
 
 def _log(axes: Axes, which: str, values: Iterable[float]) -> None:

@@ -119,7 +119,7 @@ def _kind(row: Row) -> str:
 
 def _notes(section: Section, total: bool) -> list[str]:
     spread = f"Means over up to {section.seeds} combinations of seeds; their spread is in results.csv."
-    where = records_note(section.labels, section.rows, section.metric)
+    where = records_note(dict(section.labels), section.rows, section.metric)
     lines = [
         f"{where[0].upper()}{where[1:]}; in brackets the difference from {GOLD}.",
         *(line.replace("★", GOLD) for line in verdicts(section.rows, section.metric)),

@@ -22,9 +22,9 @@ class Look(NamedTuple):
 
 
 FIXED = {
-    GOLD: Look("#FFD700", "*", 300),
-    ORIGINAL: Look(INK, "X", 190),
-    CONTROL: Look("#C8C8C8", "D", 120),
+    GOLD: Look("#FFD700", "*", 420),
+    ORIGINAL: Look(INK, "X", 150),
+    CONTROL: Look("#C8C8C8", "D", 85),
 }
 
 
@@ -38,6 +38,6 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     """
     others = sorted(set(methods) - set(FIXED))
     return FIXED | {
-        name: Look(MUTED[place % len(MUTED)], SHAPES[place // len(MUTED) % len(SHAPES)], 55)
+        name: Look(MUTED[place % len(MUTED)], SHAPES[place // len(MUTED) % len(SHAPES)], 48)
         for place, name in enumerate(others)
     }

@@ -68,7 +68,7 @@ class Section:
     @property
     def seeds(self) -> int:
         """Combinations of seeds behind a model, at most."""
-        return max(row["seeds"] for row in self.rows)
+        return max(int(row["seeds"]) for row in self.rows)
 
     def at(self, checkpoint: str) -> list[Row]:
         """Return the models of a checkpoint, gold among them, led by the original; those that do not apply left out."""

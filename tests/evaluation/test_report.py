@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from evaluation.report.figures import _together
+from evaluation.report.figures import _near, _together
 from evaluation.report.grid import distances
 from evaluation.report.latex import escape
 from evaluation.report.palette import FIXED, looks
@@ -260,6 +260,14 @@ def test_sites_are_compared_in_the_last_round(report: Path) -> None:
 def test_marks_that_cover_each_other_are_named() -> None:
     data = pd.DataFrame({"model": ["a", "b", "c", "d"], "x": [0.0, 0.5, 0.001, 1], "y": [0.0, 0.5, 0.0, 1]})
     assert _together(data, "x", "y") == " On one spot: a, c."
+
+
+@pytest.mark.parametrize(("spread", "drawn"), [(0.01, True), (0.4, False)])
+def test_models_close_to_gold_are_shown_larger_where_others_are_far(spread: float, drawn: bool) -> None:
+    places = [0.5, *(0.5 + spread * step / 8 for step in range(-4, 4)), 1.0]
+    data = pd.DataFrame({"forget": places, "retain": places, "method": "ga", "status": "ok"})
+    data.loc[0, "method"] = "retrain"
+    assert (_near(data, data[:1]) is not None) == drawn
 
 
 def test_a_method_keeps_its_colour_and_those_to_compare_with_have_their_own() -> None:
