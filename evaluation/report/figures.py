@@ -28,6 +28,7 @@ GREY = "#8a8a8a"
 FEW_SITES = 8
 """Sites up to which each has its own colour."""
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
+UNITS = {"accuracy": "share of records"}
 HEAT = ("forget", "retain", "test")
 HEAT_COLOURS = "Blues"
 NEAREST, CLOSER = 0.05, 0.12
@@ -91,8 +92,8 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
                 axes.axvline(row["forget"], color=INK, linewidth=0.8, linestyle=":")
                 axes.axhline(row["retain"], color=INK, linewidth=0.8, linestyle=":")
             _points(axes, data, "forget", "retain", looks)
-            axes.set_xlabel(f"forget {metric} (share of records)")
-            axes.set_ylabel(f"retain {metric} (share of records)")
+            axes.set_xlabel(f"forget {_with_unit(metric)}")
+            axes.set_ylabel(f"retain {_with_unit(metric)}")
             axes.margins(0.08)
         if near:
             axes.set(xlim=near[0], ylim=near[1])
@@ -139,7 +140,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
             text = "" if math.isnan(value) else signed(value) if shown[column] in _signed(metric) else short(value)
             ink = _ink(image.to_rgba(shares[row, column]))
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink)
-        axes.set_xlabel("difference from gold (share, AUC), or distance to it (L2: norm; KL, JS: nat)", fontsize=8)
+        axes.set_xlabel(f"difference from gold ({metric}, AUC), or distance to it (L2: norm; KL, JS: nat)", fontsize=8)
         bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
         bar.set_ticks([0, 0.5, 1], labels=["0: gold", "a quarter", "the largest"])
         bar.set_label("share of the largest distance in the column (ok models, square root)", fontsize=8)
@@ -227,7 +228,7 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 1, sharex=True)
         colours, many = _site_colours(sites), len(sites) > FEW_SITES
-        labels = {"loss": "training loss (nat)", "metric": f"training {metric} (share)"}
+        labels = {"loss": "training loss (nat)", "metric": f"training {_with_unit(metric)}"}
         for axes, (column, label) in zip(panels, labels.items(), strict=True):
             for site in sites:
                 own = data[data["site"] == site]
@@ -280,7 +281,7 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
         axes.barh(names, data["metric"], color=[colours[site] for site in data["site"]], alpha=0.8)
         axes.axvline(average, color=INK, linestyle="--", linewidth=1)
         axes.invert_yaxis()
-        axes.set_xlabel(f"training {metric} (share of records)")
+        axes.set_xlabel(f"training {_with_unit(metric)}")
         axes.set_ylabel("site (training records)")
         axes.margins(y=0.02)
         line = Line2D([], [], color=INK, linestyle="--", label="mean, weighted by records")
@@ -369,6 +370,10 @@ def _natural(site: object) -> tuple[str, int]:
 
 
 # ---------------------------------------------------------------------- words
+def _with_unit(metric: str) -> str:
+    return f"{metric} ({UNITS.get(metric, 'in its own unit')})"
+
+
 def _plane_words(data: pd.DataFrame, gold: pd.DataFrame) -> str:
     words = [f"Scatter plot of {len(data)} models."]
     for _, star in gold.iterrows():

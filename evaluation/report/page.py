@@ -162,14 +162,16 @@ def _not_ok(section: Section) -> str:
     parts = ["<h3>What is not ok, and why</h3>"]
     if models:
         heads = ("model", "checkpoint", "status", "reason")
-        rows = [(name, point or "both", status.replace("_", " "), why) for name, point, status, why in models]
+        rows = [
+            (name, point or "both checkpoints", status.replace("_", " "), why) for name, point, status, why in models
+        ]
         parts.append(_words(f"Models that are not ok: {section.title}", heads, rows))
     else:
         parts.append("<p>Every model is ok.</p>")
     if values:
         title = "Values that are not ok though their model is"
-        heads = ("metric", "status", "models", "reason")
-        rows = [(metric, status.replace("_", " "), which, why) for metric, status, why, which in values]
+        heads = ("metrics", "status", "models", "reason")
+        rows = [(names, status.replace("_", " "), which, why) for names, status, which, why in values]
         parts.append(_folded(f"{title} ({len(values)})", _words(f"{title}: {section.title}", heads, rows)))
     return "".join(parts)
 

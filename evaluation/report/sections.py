@@ -138,16 +138,16 @@ def faults(section: Section) -> list[tuple[str, str, str, str]]:
 
 
 def remarks(section: Section) -> list[tuple[str, str, str, str]]:
-    """Return (metric, status, reason, models) of every value that is not ok though its model is."""
+    """Return (metrics, status, models, reason) of every value that is not ok though its model is."""
     unfit = {(row["method"], row["preset"]) for row in section.rows if row["status"] == UNFIT}
     results = section.results
     results = results[results["status"].isin(set(OF_VALUES) - {"ok"})]
     own = [pair not in unfit for pair in zip(results["method"], results["preset"], strict=True)]
     values = results.loc[np.array(own, dtype=bool)]
-    return [
-        (str(metric), str(status), str(reason), _which(section, group))
-        for (metric, status, reason), group in values.groupby(["metric", "status", "reason"], sort=True)
-    ]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (metric, status, reason), group in values.groupby(["metric", "status", "reason"], sort=True):
+        found.setdefault((str(status), _which(group), str(reason)), []).append(str(metric))
+    return [(", ".join(metrics), *told) for told, metrics in found.items()]
 
 
 def standing(section: Section, checkpoint: str) -> str:
@@ -170,7 +170,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()
 
 
-def _which(section: Section, rows: pd.DataFrame) -> str:
+def _which(rows: pd.DataFrame) -> str:
     """Name the models of some rows, or count them."""
     models = [f"{method} {checkpoint}" for method, checkpoint in zip(rows["method"], rows["checkpoint"], strict=True)]
     distinct = list(dict.fromkeys(models))

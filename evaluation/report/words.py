@@ -23,10 +23,10 @@ table.</li>
 </ul>"""
 """HTML."""
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --line: #d5d0c8; --band: #f1eee8;
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --line: #d5d0c8;
   --gold: #fff3c4; --bad: #9b1c1c; --link: #0b57a4; }
 @media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #b9b2a7; --page: #171614; --line: #45413b;
-  --band: #24221f; --gold: #443a12; --bad: #ff9d94; --link: #8ec5ff; } }
+  --gold: #332c0e; --bad: #ff9d94; --link: #8ec5ff; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; } @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body { margin: 0 auto; padding: 1rem; max-width: 66rem; background: var(--page); color: var(--ink);
@@ -58,6 +58,7 @@ figure { margin: 2rem 0; } figure img { width: 100%; max-width: 46rem; height: a
   border-radius: 4px; padding: .5rem; border: 1px solid var(--line); }
 summary { cursor: pointer; padding: .4rem 0; }
 code { overflow-wrap: anywhere; }
-@media print { details > * { display: block; } h2 { break-before: page; } figure, tr { break-inside: avoid; } }
+@media print { details::details-content { content-visibility: visible; }
+  h2 { break-before: page; } figure, tr { break-inside: avoid; } }
 """
 """CSS: ink on paper in the light and the other way round in the dark, contrast 7:1 and more for text."""

@@ -182,7 +182,9 @@ def test_names_of_hosts_and_folders_stay_where_they_are(html: str) -> None:
 
 
 def test_diverged_and_unfit_methods_are_explained_and_markup_in_reasons_is_text(html: str) -> None:
-    unfit = '<th scope="row">prune</th><td>both</td><td>not applicable</td><td>' + UNFIT.replace("&", "&amp;")
+    unfit = '<th scope="row">prune</th><td>both checkpoints</td><td>not applicable</td><td>' + UNFIT.replace(
+        "&", "&amp;"
+    )
     assert unfit.replace("<prunes>", "&lt;prunes&gt;") in html
     assert f'<th scope="row">ga</th><td>unlearned</td><td>diverged</td><td>{GONE}</td>' in html
     assert "<td>underpowered</td><td>7 models</td><td>4 negatives</td>" in html
