@@ -126,7 +126,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
     if data.empty or not shown:
         return None
     values = data[shown].to_numpy(dtype=float)
-    shares = _shares(values, (data["status"] == "ok").to_numpy())
+    shares = _shares(values, ((data["status"] == "ok") & (data["method"] != ORIGINAL)).to_numpy())
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -143,7 +143,9 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         axes.set_xlabel(f"difference from gold ({metric}, AUC), or distance to it (L2: norm; KL, JS: nat)", fontsize=8)
         bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
         bar.set_ticks([0, 0.5, 1], labels=["0: gold", "a quarter", "the largest"])
-        bar.set_label("share of the largest distance in the column (ok models, square root)", fontsize=8)
+        bar.set_label(
+            "share of the column's largest distance (ok models without the original; square root)", fontsize=8
+        )
 
     worst = data.set_index("model")[shown].abs().idxmax()
     least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
@@ -455,16 +457,19 @@ def _ink(background: Any) -> str:
     return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.18 else "white"
 
 
-def _log(axes: Axes, which: str, values: Iterable[float]) -> None:
+def _log(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
     """Make an axis logarithmic, with nought at its lower end where there is one."""
     found = np.asarray(list(values), dtype=float)
     positive = found[found > 0]
     if not len(positive):
         return
-    if (found == 0).any():
-        (axes.set_xscale if which == "x" else axes.set_yscale)("symlog", linthresh=positive.min() / 2, linscale=0.3)
-    else:
-        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
+    if (found > 0).all():
+        scale("log")
+        return
+    scale("symlog", linthresh=positive.min(), linscale=0.7)
+    first, last = math.ceil(math.log10(positive.min())), math.ceil(math.log10(positive.max()))
+    axis.set_ticks([0, *(10.0**power for power in range(first, last + 1))])
 
 
 def _plot(
