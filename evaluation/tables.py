@@ -164,7 +164,7 @@ def _fitting(labels: Row, rows: list[Row], width: int) -> Table:
 
 
 def _table(labels: Row, rows: list[Row], left_out: Sequence[str]) -> Table:
-    metric = _metric_name(rows)
+    metric = metric_name(rows)
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -202,10 +202,10 @@ def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
         Text(_name(row, with_preset)),
         *[_beside_gold(row, f"{split}_{metric}") for split in ("forget", "retain", "test")],
         _beside_gold(row, "population_mia_auc"),
-        Text(_short(_mean(row, "retrain_gap_l2"))),
-        Text(_short(_mean(row, "retrain_gap_kl_forget"))),
-        Text(_duration(seconds)),
-        Text(MISSING if speedup is None or row["status"] != "ok" or needless else _times(speedup)),
+        Text(short(_mean(row, "retrain_gap_l2"))),
+        Text(short(_mean(row, "retrain_gap_kl_forget"))),
+        Text(duration(seconds)),
+        Text(MISSING if speedup is None or row["status"] != "ok" or needless else times(speedup)),
         Text("n/a" if row["status"] == UNFIT else str(row["status"])),
     ]
 
@@ -226,7 +226,7 @@ def _beside_gold(row: Row, metric: str) -> Text:
     return text.append(f" {round(delta, 2) + 0.0:+.2f}".replace("0.", ".", 1), style="dim")
 
 
-def _short(number: float | None) -> str:
+def short(number: float | None) -> str:
     """Write a number in about four characters."""
     if number is None:
         return MISSING
@@ -241,8 +241,8 @@ def _short(number: float | None) -> str:
     )
 
 
-def _duration(seconds: float | None) -> str:
-    """Write ``4.0s``, ``46s``, ``3m20s`` or ``1.7h``."""
+def duration(seconds: float | None) -> str:
+    """Write seconds as ``4.0s``, ``46s``, ``3m20s`` or ``1.7h``."""
     if seconds is None:
         return MISSING
     if seconds < 99.5:
@@ -251,10 +251,11 @@ def _duration(seconds: float | None) -> str:
     return f"{minutes}m{rest:02}s" if seconds < 6000 else f"{seconds / 3600:.1f}h"
 
 
-def _times(ratio: float) -> str:
+def times(ratio: float) -> str:
+    """Write a ratio as ``4.4x``, or ``>999x``."""
     if ratio >= 1000:
         return ">999x"
-    return f"{ratio:.1f}x" if ratio < 99.5 else f"{_short(ratio)}x"
+    return f"{ratio:.1f}x" if ratio < 99.5 else f"{short(ratio)}x"
 
 
 def _mean(row: Row, metric: str) -> float | None:
@@ -268,7 +269,7 @@ def _style(row: Row) -> str:
     return {"retrain": "bold yellow", "original": "cyan"}.get(str(row["method"]), "")
 
 
-def _metric_name(rows: list[Row]) -> str:
+def metric_name(rows: list[Row]) -> str:
     """Return the task's metric, read off the names of the results."""
     lead = "retain_train_"
     names = {name.removeprefix(lead) for row in rows for name in row["metrics"] if name.startswith(lead)}
@@ -282,7 +283,7 @@ def _title(labels: Row, rows: list[Row]) -> str:
     return " · ".join([*parts, *(f"preset {name}" for name in sorted(presets) if len(presets) == 1)])
 
 
-def _where(labels: Row, rows: list[Row], metric: str) -> str:
+def records_note(labels: Row, rows: list[Row], metric: str) -> str:
     """Say on which records the numbers are, and how many."""
     counts = {
         split: max((row["metrics"].get(f"{split}_{metric}", {}).get("n") or 0 for row in rows), default=0)
@@ -294,7 +295,7 @@ def _where(labels: Row, rows: list[Row], metric: str) -> str:
     return f"forget, retain, test: {metric} on {forget}, {retain} and {test} held-out records"
 
 
-def _verdicts(rows: list[Row], metric: str) -> list[str]:
+def verdicts(rows: list[Row], metric: str) -> list[str]:
     """Say what the table cannot tell: where the original itself is no further from gold than chance would have it."""
     original = next((row for row in rows if row["method"] == "original"), None)
     names = {f"delta_forget_{metric}": f"forget {metric}", "delta_population_mia_auc": "MIA AUC"}
@@ -315,12 +316,12 @@ def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str])
     """Say what the columns are, and why a model is not ok."""
     lines = [
         f"{GOLD} retrained without the forgotten records: what every model is read against, at its checkpoint.",
-        f"{_where(labels, rows, metric)}, and the difference to {GOLD}.",
+        f"{records_note(labels, rows, metric)}, and the difference to {GOLD}.",
         f"MIA AUC: can losses tell forgotten from never-seen records? The aim is the value of {GOLD}, not 0.5.",
         f"L2, KL: distance to {GOLD} of the weights, and of the outputs on forget records.",
         f"time, speedup: of the unlearning step, over retraining ({GOLD}); recovered: with its recovery rounds.",
         "status ok: it ran to its end, which is no judgement of the model.",
-        *_verdicts(rows, metric),
+        *verdicts(rows, metric),
     ]
     if any(row["method"] == "fine-tuning" for row in rows):
         lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")

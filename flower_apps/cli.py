@@ -249,6 +249,26 @@ def export(
     typer.echo(f"{folder}: weights.safetensors, MODEL_CARD.md, metrics.csv, load.py")
 
 
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    out: Annotated[Path | None, typer.Option(help="New folder; default: report below the run.")] = None,
+    home: Home = None,
+) -> None:
+    """Write a run up: one HTML page with tables and figures, the tables for a paper, every figure with its numbers.
+
+    RUN is a run folder, a name below runs/, or latest.
+    """
+    from evaluation.runs import find_run
+
+    folder = find_run(run, resolve_home(home))
+    target = outside_checkout("out", out or folder / "report")
+    from evaluation.report.write import write_report
+
+    write_report(folder, target)
+    typer.echo(f"{target}: report.html, tables.md, tables.tex, figures/")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 when interrupted.
 

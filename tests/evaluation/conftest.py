@@ -103,7 +103,7 @@ def make_comparison() -> Maker:
     return comparison
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_state() -> Maker:
     return state
 

@@ -93,6 +93,7 @@ def test_the_exit_code_is_that_of_the_run(asked):
         ("run --jbos 2", "--jobs"),
         ("rnu", "rnu"),
         ("export none ga", "a run folder"),
+        ("report none", "a run folder"),
         ("data fetch lung-cd", "did you mean 'lung-ct'"),
         ("data", "Usage"),
     ],
@@ -228,7 +229,9 @@ def test_a_drawing_never_goes_into_the_checkout(capsys):
     assert "outside the checkout" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["data", "--help"], ["export", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["data", "--help"], ["export", "--help"], ["report", "--help"]]
+)
 def test_help_is_readable_and_imports_neither_torch_nor_flower(arguments):
     script = (
         f"import sys\nfrom flower_apps.cli import main\ncode = main({arguments!r})\n"
@@ -257,3 +260,14 @@ def test_rank_prints_the_methods_of_a_table_and_the_same_as_json(capsys):
 def test_rank_refuses_what_is_no_run(arguments, says, capfd):
     assert cli.main(arguments.split()) == 2
     assert says in capfd.readouterr().err
+
+
+def test_a_report_lies_below_its_run_unless_told_otherwise(home, tmp_path, monkeypatch, capsys):
+    (home / "runs" / "one").mkdir(parents=True)
+    (home / "runs" / "one" / "run.json").write_text('{"cells": []}')
+    asked = []
+    monkeypatch.setattr("evaluation.report.write.write_report", lambda run, target: asked.append((run.name, target)))
+    assert cli.main(["report", "one"]) == 0
+    assert cli.main(["report", "one", "--out", "elsewhere"]) == 0
+    assert asked == [("one", home / "runs" / "one" / "report"), ("one", tmp_path / "elsewhere")]
+    assert "report.html, tables.md, tables.tex, figures/" in capsys.readouterr().out

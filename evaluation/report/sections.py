@@ -1,0 +1,177 @@
+"""What a report tells of each request of a run: its models, its settings, and everything that is not ok."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evaluation.runs import Run
+from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, metric_name, summary_json
+from partitions.errors import BadInput
+
+GOLD, ORIGINAL, CONTROL = "retrain", "original", "fine-tuning"
+AFTER = {"unlearned": "before recovery", "recovered": "after recovery"}
+"""The checkpoints that are read against gold, in words."""
+KL = "retrain_gap_kl_forget"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One request on one federation.
+
+    Attributes
+    ----------
+    number : int
+        Place in the report, from 1.
+    labels : mapping
+        Experiment, task, dataset, partition, alpha, model, request and granularity.
+    rows : list
+        One a model, as `evaluation.tables.summary_json` gives them.
+    results : DataFrame
+        The rows of ``results.csv`` behind them.
+    settings : mapping
+        Flat settings of the group; empty when the run's record has none.
+    """
+
+    number: int
+    labels: Mapping[str, Any]
+    rows: list[Row]
+    results: pd.DataFrame
+    settings: Mapping[str, Any]
+
+    @property
+    def metric(self) -> str:
+        """The task's metric, such as ``accuracy``."""
+        return metric_name(self.rows)
+
+    @property
+    def split(self) -> str:
+        """The split with its concentration, such as ``dirichlet 0.1``."""
+        alpha = self.labels["alpha"]
+        return str(self.labels["partition"]) + ("" if alpha is None else f" {alpha:g}")
+
+    @property
+    def title(self) -> str:
+        """Data set, split and request."""
+        return f"{self.labels['dataset']}, {self.split}: {self.labels['request']}"
+
+    @property
+    def slug(self) -> str:
+        """The title as part of a file's name."""
+        return f"{self.number:02d}-" + slug(f"{self.labels['dataset']} {self.split} {self.labels['request']}")
+
+    @property
+    def seeds(self) -> int:
+        """Combinations of seeds behind a model, at most."""
+        return max(int(row["seeds"]) for row in self.rows)
+
+    def at(self, checkpoint: str) -> list[Row]:
+        """Return the models of a checkpoint, gold among them, led by the original; those that do not apply left out."""
+        return [
+            row
+            for row in self.rows
+            if row["status"] != UNFIT and (row["method"] == ORIGINAL or row["checkpoint"] == checkpoint)
+        ]
+
+    def gold(self, checkpoint: str) -> Row | None:
+        """Return the retrained model of a checkpoint."""
+        return next((row for row in self.at(checkpoint) if row["method"] == GOLD), None)
+
+    def name(self, row: Row) -> str:
+        """Return what a model is called: the method, with preset or cell where it has several."""
+        presets = {one["preset"] for one in self.rows if one["method"] == row["method"]}
+        parts = (row["method"], row["preset"] if len(presets) > 1 else "", row["variant"])
+        return " ".join(str(part) for part in parts if part)
+
+
+def sections_of(run: Run) -> list[Section]:
+    """Return the sections of a run, in the order of ``results.csv``.
+
+    Raises
+    ------
+    BadInput
+        When the run has no results.
+    """
+    results = run.results
+    if results.empty:
+        raise BadInput(
+            "run", str(run.path), "a run with results, and results.csv is empty", "finish it with `lethe run`"
+        )
+    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest["cells"]}
+    groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
+    return [
+        Section(
+            number=number,
+            labels={name: found[name] for name in GROUP},
+            rows=found["rows"],
+            results=group,
+            settings=next((settings[cell] for cell in group["cell"].unique() if cell in settings), {}),
+        )
+        for number, (found, group) in enumerate(zip(summary_json(results)["groups"], groups, strict=True), start=1)
+    ]
+
+
+def mean(row: Row, metric: str) -> float | None:
+    """Return a model's value, averaged over seeds; None where there is none."""
+    found = row["metrics"].get(metric, {}).get("mean")
+    return None if found is None else float(found)
+
+
+def faults(section: Section) -> list[tuple[str, str, str, str]]:
+    """Return (model, checkpoint, status, reason) of every model that is not ok; one that does not apply comes once."""
+    found = {
+        (
+            section.name(row),
+            "" if row["status"] == UNFIT else str(row["checkpoint"]),
+            str(row["status"]),
+            str(row["reason"]).removesuffix("; not scored").removesuffix("; no weights"),
+        ): None
+        for row in section.rows
+        if row["status"] != "ok"
+    }
+    return list(found)
+
+
+def remarks(section: Section) -> list[tuple[str, str, str, str]]:
+    """Return (metrics, status, models, reason) of every value that is not ok though its model is."""
+    unfit = {(row["method"], row["preset"]) for row in section.rows if row["status"] == UNFIT}
+    results = section.results
+    results = results[results["status"].isin(set(OF_VALUES) - {"ok"})]
+    own = [pair not in unfit for pair in zip(results["method"], results["preset"], strict=True)]
+    values = results.loc[np.array(own, dtype=bool)]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (metric, status, reason), group in values.groupby(["metric", "status", "reason"], sort=True):
+        found.setdefault((str(status), _which(group), str(reason)), []).append(str(metric))
+    return [(", ".join(metrics), *told) for told, metrics in found.items()]
+
+
+def standing(section: Section, checkpoint: str) -> str:
+    """Say in a sentence which models end nearest to gold in their outputs, and where recovery alone stands."""
+    found = sorted(
+        (value, section.name(row))
+        for row in section.at(checkpoint)
+        if row["status"] == "ok" and row["method"] not in (GOLD, ORIGINAL) and (value := mean(row, KL)) is not None
+    )
+    if not found:
+        return ""
+    nearest = ", ".join(f"{name} ({value:.2g})" for value, name in found[:3])
+    names = [name for _, name in found]
+    place = f" {CONTROL} is number {names.index(CONTROL) + 1} of {len(names)}." if CONTROL in names else ""
+    return f"Nearest to gold by KL on forget records: {nearest} nats.{place}"
+
+
+def slug(text: str) -> str:
+    """Return text as part of a file's name or an anchor."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()
+
+
+def _which(rows: pd.DataFrame) -> str:
+    """Name the models of some rows, or count them."""
+    models = [f"{method} {checkpoint}" for method, checkpoint in zip(rows["method"], rows["checkpoint"], strict=True)]
+    distinct = list(dict.fromkeys(models))
+    return ", ".join(distinct) if len(distinct) <= 3 else f"{len(distinct)} models"
