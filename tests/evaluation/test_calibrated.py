@@ -177,3 +177,12 @@ def test_the_two_sided_ratio_is_a_second_number_not_the_same() -> None:
     swapped = two_sided_attack(target, references, trained, forget)
     assert swapped.scores == pytest.approx(-two.scores)
     assert two_sided_attack(target, trained[:1], references, forget).separation.auc.status == "undefined"
+
+
+def test_the_two_sided_ratio_shares_one_variance_a_side_as_well() -> None:
+    target, references, forget = models(n=50)
+    trained = references[:, ::-1]
+    ratio = two_sided_attack(target, trained, references, forget).scores
+    bent = [two_sided_attack(target + step, trained, references, forget).scores for step in (1.0, 2.0)]
+    curvature = bent[1] - 2 * bent[0] + ratio  # of the logarithms of two normal densities: sd_out^-2 - sd_in^-2
+    assert curvature == pytest.approx(np.zeros(50), abs=1e-9)
