@@ -23,7 +23,7 @@ def held_out_accuracy(home: Path, method: str) -> dict[str, float]:
     weights = json.loads((stage / "stage.json").read_text())["sha256"]
     records = (json.loads(path.read_text()) for path in (home / "stages" / "score").glob("*/stage.json"))
     key = next(record["key"] for record in records if record["parts"]["weights"] == weights)
-    table = pd.read_parquet(home / "stages" / "score" / key / "table.parquet")
+    table = pd.read_parquet(home / "stages" / "score" / key / "scorecard.parquet")
     held = table[table["split"] == "holdout"]
     return {str(site): float(value) for site, value in held.groupby("site")["metric"].mean().items()}
 
