@@ -115,6 +115,27 @@ def test_bad_input_found_by_the_run_leaves_no_empty_run_folder(asked, home, caps
     assert list((home / "runs").iterdir()) == []
 
 
+def test_a_run_refused_before_its_first_result_leaves_no_folder_and_a_later_one_keeps_it(asked, home, monkeypatch):
+    def refuse(groups, *, out, **_):
+        (out / "run.json").write_text("{}")
+        if asked.get("results"):
+            (out / "results.csv").write_text("")
+        raise BadInput("requests", "class:99", "a class there is", "fix it")
+
+    monkeypatch.setattr(sys.modules["flower_apps.command_run"], "run_experiments", refuse)
+    assert cli.main(["run"]) == 2
+    assert list((home / "runs").iterdir()) == []
+    asked["results"] = True
+    assert cli.main(["run"]) == 2
+    assert len(list((home / "runs").iterdir())) == 1
+
+
+def test_a_full_disk_is_one_line_with_the_remedy(asked, capsys):
+    asked["then"] = OSError(28, "No space left on device")
+    assert cli.main(["run"]) == 1
+    assert capsys.readouterr().err.startswith("lethe: no space left on the disk: free some")
+
+
 def test_a_failed_run_is_one_line_and_exit_code_1(asked, capsys):
     asked["then"] = RunFailed("worker died\nin round 2")
     assert cli.main(["run"]) == 1

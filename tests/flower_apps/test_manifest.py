@@ -200,3 +200,15 @@ def test_the_quickstart_is_the_main_job():
     (group,) = load_manifest(default_manifest()).groups(["quickstart"])
     assert (group.dataset, group.split, group.request_texts()) == ("lung-ct", "natural", ["client:patient-1"])
     assert group.method_names() == ["ga", "federaser", "fedquit"]
+
+
+def test_without_a_name_quickstart_is_meant_or_the_only_one_there_is(tmp_path):
+    def default(text):
+        path = tmp_path / "experiments.yaml"
+        path.write_text(text)
+        return load_manifest(path).default()
+
+    assert default("a: {rounds: 1}\nquickstart: {rounds: 2}\n") == "quickstart"
+    assert default("mine: {rounds: 1}\n") == "mine"
+    with pytest.raises(BadInput, match=r"one of a, b; name one"):
+        default("a: {rounds: 1}\nb: {rounds: 2}\n")
