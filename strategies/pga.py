@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from partitions.errors import RunFailed
 from partitions.requests import parse_request
 from strategies.base import MethodConfig, Needs, UnlearningStrategy
 from strategies.plans import Outcome
@@ -162,12 +161,10 @@ class Pga(UnlearningStrategy):
         last = history.last_complete_round
         record, already_read = history.record(last), history.bytes_read
         shares = {s: record.sites[s].weight for s in record.participants if s in self.request.departed}
-        if 1.0 - sum(shares.values()) < NOBODY:
+        thinned = bool(shares) and not history.has_updates(last)  # a history helps, and is not needed
+        if 1.0 - sum(shares.values()) < NOBODY or thinned:
             return None
-        try:
-            updates = {site: history.update(last, site).params for site in shares}
-        except RunFailed:  # thinned out: a history helps, and is not needed
-            return None
+        updates = {site: history.update(last, site).params for site in shares}
         before = history.before(last).params if updates else {}
         self._disk_read = history.bytes_read - already_read
         return {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_sites import SITES, Hospitals, counts, federation, plan, schedule, start_state
 
-from partitions.errors import BadInput
+from partitions.errors import BadInput, RunFailed
 from strategies.history import History, HistoryWriter, shrink
 from strategies.recording import RecordingFedAvg
 from strategies.registry import METHODS
@@ -237,3 +237,13 @@ def test_a_radius_is_a_number_or_auto():
     for wrong in (-1, "large"):
         with pytest.raises(BadInput, match="rho"):
             cls.resolve_config("lethe", {"rho": wrong})
+
+
+def test_a_damaged_history_is_named_and_not_taken_for_a_thinned_one(tmp_path):
+    history = recorded(tmp_path)
+    path = history.path(3)
+    damaged = bytearray(path.read_bytes())
+    damaged[-len(damaged) // 8 :] = bytes(byte ^ 1 for byte in damaged[-len(damaged) // 8 :])
+    path.write_bytes(damaged)
+    with pytest.raises(RunFailed, match=r"round-0003\.safetensors is damaged"):
+        pga(History(tmp_path)).run(start_state())
