@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from torch import Tensor
-
 from clients.forgetting import Sets
 from clients.training import LocalPlan
+from unlearning.local import Batch
 
 
-def paired_epochs(sets: Sets, plan: LocalPlan, count: int | None = None) -> list[Iterator[tuple[Tensor, ...]]]:
+def paired_epochs(sets: Sets, plan: LocalPlan, count: int | None = None) -> list[Iterator[Batch]]:
     """Return epochs over the forget batches, each followed by the next retained batch: (x, y, x_retain, y_retain).
 
     The retained records go on where the last epoch left them and begin again, in a new order, when they are used up.
@@ -32,11 +31,10 @@ def paired_epochs(sets: Sets, plan: LocalPlan, count: int | None = None) -> list
     wanted = len(epochs) * (len(sets.forget) // plan.batch_size + 1)
     an_epoch = max(1, len(sets.retain) // plan.batch_size)
     retained = chain.from_iterable(sets.retain.epochs(plan, -(-wanted // an_epoch)))
-    return [_beside(epoch, retained) for epoch in epochs]
+    return [beside(epoch, retained) for epoch in epochs]
 
 
-def _beside(
-    epoch: Iterator[tuple[Tensor, ...]], retained: Iterator[tuple[Tensor, ...]]
-) -> Iterator[tuple[Tensor, ...]]:
-    for batch, beside in zip(epoch, retained, strict=False):
-        yield (*batch, *beside)
+def beside(epoch: Iterator[Batch], retained: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield each batch with the next one of the other, until either is used up."""
+    for batch, other in zip(epoch, retained, strict=False):
+        yield (*batch, *other)

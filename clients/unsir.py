@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clients.forgetting import Records, Sets, unlearn_locally
 from clients.ops import Call, Op, Reply, asked, model_of
+from clients.pairs import beside
 from clients.site import Site
 from clients.training import LocalPlan, batch_order
 from partitions.seeds import derive_seed
@@ -69,7 +70,7 @@ def run_instance(site: Site, call: Call) -> Reply:
         return impair_and_repair(
             model,
             objective,
-            starmap(_shorter, both),
+            starmap(beside, both),
             worker.task.loss,
             sets.retain.epochs(plan, asked(config, "repair-epochs", int)),
             impair_lr=asked(config, "impair-lr", float),
@@ -143,11 +144,6 @@ def _mixed(
             yield torch.cat([x_real, x[is_noise].to(x_real)]), torch.cat([y_real, y[is_noise].to(y_real)])
 
     return map(batches, range(epochs))
-
-
-def _shorter(forget: Iterator[tuple[Tensor, ...]], retain: Iterator[tuple[Tensor, ...]]) -> Iterator[Batch]:
-    for one, other in zip(forget, retain, strict=False):
-        yield (*one, *other)
 
 
 def _range_of_inputs(site: Site) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from partitions.seeds import derive_seed
 from strategies.base import MethodConfig, Needs, UnlearningStrategy
 from strategies.history import History
 from strategies.rounds import Ask, Contribution, Merged
-from unlearning.divergence import too_far
+from unlearning.divergence import growth_of
 from unlearning.federaser import mean_update
 from unlearning.fedrecovery import Correction, aggregate_without, corrected, privacy_sigma, residual
 from unlearning.noise import gaussian, relative_noise
@@ -102,8 +102,7 @@ class FedRecovery(UnlearningStrategy):
             *self._doubts(),
         )
         disk_read = self._recorded.bytes_read - already_read
-        if too_far(after.norm(), state.norm()):
-            why = f"the parameter norm went from {state.norm():.3g} to {after.norm():.3g}"
+        if why := growth_of(state.norm(), after.norm()):
             return Merged(state, stop=why, disk_read=disk_read, remarks=remarks)
         return Merged(after, disk_read=disk_read, remarks=remarks)
 

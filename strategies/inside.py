@@ -18,7 +18,7 @@ from strategies.base import MethodConfig, UnlearningStrategy
 from strategies.plans import RequestPlan
 from strategies.rounds import Ask, Contribution, Merged
 from strategies.wire import Scalar
-from unlearning.divergence import too_far
+from unlearning.divergence import growth_of
 from unlearning.state import State
 
 Turn = Literal["forget", "retain"]
@@ -196,11 +196,8 @@ class AlternatingSite(InsideSite):
             return merged
         if round_ == 1:
             merged = replace(merged, remarks=(*merged.remarks, self._remark))
-        norm = merged.state.norm()
-        if not merged.stop and too_far(norm, self._start_norm):
-            why = f"the parameter norm went from {self._start_norm:.3g} to {norm:.3g}"
-            return replace(merged, state=state, stop=why)
-        return merged
+        why = growth_of(self._start_norm, merged.state.norm())
+        return replace(merged, state=state, stop=why) if why and not merged.stop else merged
 
     @cached_property
     def _turns(self) -> tuple[tuple[int, Turn], ...]:

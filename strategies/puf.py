@@ -11,7 +11,7 @@ from pydantic import Field
 from strategies.base import MethodConfig, Needs, UnlearningStrategy
 from strategies.recording import sample_sites
 from strategies.rounds import Ask, Contribution, Merged
-from unlearning.divergence import too_far
+from unlearning.divergence import growth_of
 from unlearning.puf import capped
 from unlearning.state import State, distance
 
@@ -98,10 +98,9 @@ class Puf(UnlearningStrategy):
         after = merged.state
         if self.config.update_max_norm:
             after = capped(state, after, self.config.update_max_norm)
-        if too_far(after.norm(), state.norm()):
-            why = f"the parameter norm went from {state.norm():.3g} to {after.norm():.3g}"
-            return replace(merged, state=state, stop=why)
         size = state.norm()
+        if why := growth_of(size, after.norm()):
+            return replace(merged, state=state, stop=why)
         remark = f"a step of norm {distance(after, state):.3g} on a model of norm {size:.3g}"
         return replace(merged, state=after, remarks=(remark,))
 

@@ -12,7 +12,7 @@ from strategies.plans import Outcome, RequestPlan, Schedule
 from strategies.recording import RecordingFedAvg
 from strategies.rounds import Ask, Contribution, Merged
 from strategies.wire import Scalar
-from unlearning.divergence import too_far
+from unlearning.divergence import growth_of
 from unlearning.state import State
 
 
@@ -97,12 +97,8 @@ class Recovery(RecordingFedAvg):
         if merged.stop:
             return merged
         after = merged.state if self._hook is None else self._hook.after_round(round_, state, merged.state)
-        norm = after.norm()
-        if too_far(norm, self._start_norm):
-            return replace(
-                merged, state=state, stop=f"the parameter norm went from {self._start_norm:.3g} to {norm:.3g}"
-            )
-        return replace(merged, state=after)
+        why = growth_of(self._start_norm, after.norm())
+        return replace(merged, state=state, stop=why) if why else replace(merged, state=after)
 
 
 def run_recovery(

@@ -12,13 +12,23 @@ GROWTH = 10.0
 
 def norm_of(model: nn.Module) -> float:
     """Return the L2 norm over the parameters of `model`, accumulated in fp64 (fp32 where a device has no fp64)."""
-    squares = [_wide(p).pow(2).sum() for p in model.parameters()]
+    squares = [widened(p).pow(2).sum() for p in model.parameters()]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def too_far(norm: float, start_norm: float, growth: float = GROWTH) -> bool:
     """Tell whether `norm` is not finite or at least `growth` times the start's (a start of zero may grow)."""
     return not math.isfinite(norm) or (start_norm > 0 and norm >= growth * start_norm)
+
+
+def growth_of(before: float, after: float, growth: float = GROWTH) -> str:
+    """Return, in words, that a parameter norm went `too_far`; empty when it did not."""
+    return f"the parameter norm went from {before:.3g} to {after:.3g}" if too_far(after, before, growth) else ""
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in fp64 (fp32 where a device has no fp64), without gradient."""
+    return tensor.detach().float() if tensor.device.type == "mps" else tensor.detach().double()
 
 
 class DivergenceGuard:
@@ -52,10 +62,8 @@ class DivergenceGuard:
 
     def step_is_usable(self) -> bool:
         """Tell whether the parameters after a step are finite and not too far, else go back."""
-        norm = norm_of(self._model)
-        if too_far(norm, self._start, self._growth):
-            return self._go_back(f"the parameter norm went from {self._start:.3g} to {norm:.3g}")
-        return True
+        why = growth_of(self._start, norm_of(self._model), self._growth)
+        return self._go_back(why) if why else True
 
     def _go_back(self, reason: str) -> bool:
         self.reason = reason
@@ -67,7 +75,3 @@ class DivergenceGuard:
         with torch.no_grad():
             for a, b in zip(source, target, strict=True):
                 b.copy_(a)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().float() if tensor.device.type == "mps" else tensor.detach().double()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from unlearning.divergence import GROWTH
+from unlearning.divergence import GROWTH, widened
 from unlearning.inputs import held, optimise_inputs
 from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, Objective, PlainTorch, run_epochs, set_modes
 from unlearning.state import Tensors
@@ -229,11 +229,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    return sum(float((_wide(x) * _wide(y)).sum()) for x, y in zip(a, b, strict=True))
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+    return sum(float((widened(x) * widened(y)).sum()) for x, y in zip(a, b, strict=True))
 
 
 def _total_variation(images: Tensor) -> Tensor:

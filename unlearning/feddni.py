@@ -12,6 +12,7 @@ from torch.nn.functional import avg_pool1d, avg_pool2d, avg_pool3d
 from unlearning.divergence import GROWTH
 from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, run_epochs
 from unlearning.noise import relative_noise
+from unlearning.outputs import at_least_fp32
 from unlearning.state import State
 
 
@@ -77,8 +78,7 @@ def uniform_loss(logits: Tensor) -> Tensor:
 
     In nats; 0 where all logits of a record are equal.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return -torch.log_softmax(wide, dim=1).mean(dim=1).mean() - math.log(logits.shape[1])
+    return -torch.log_softmax(at_least_fp32(logits), dim=1).mean(dim=1).mean() - math.log(logits.shape[1])
 
 
 def forget_inputs(

@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div
 
 from unlearning.divergence import GROWTH
 from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, run_epochs
+from unlearning.outputs import at_least_fp32, divergence, soft_targets
 
 
 def quit_targets(logits: Tensor, y: Tensor, temperature: float) -> Tensor:
@@ -31,16 +31,14 @@ def quit_targets(logits: Tensor, y: Tensor, temperature: float) -> Tensor:
         fp32 (fp64 for fp64 logits), the shape of `logits`, summing to one over dimension 1. Where the true class has
         the smallest logit already, nothing changes; with two classes the target is uniform.
     """
-    wide = _at_least_fp32(logits.detach())
-    pushed = wide.scatter(1, y.unsqueeze(1), wide.amin(dim=1, keepdim=True))
-    return torch.softmax(pushed / temperature, dim=1)
+    wide = at_least_fp32(logits.detach())
+    return soft_targets(wide.scatter(1, y.unsqueeze(1), wide.amin(dim=1, keepdim=True)), temperature)
 
 
 def quit_loss(logits: Tensor, targets: Tensor, temperature: float, scale_t2: bool) -> Tensor:
     """Return ``KL(targets || softmax(logits / T))``, averaged over records (and positions), times T^2 if asked."""
-    log_student = torch.log_softmax(_at_least_fp32(logits) / temperature, dim=1)
-    divergence = kl_div(log_student, targets, reduction="none").sum(dim=1).mean()
-    return divergence * temperature**2 if scale_t2 else divergence
+    value = divergence(logits, targets, temperature)
+    return value * temperature**2 if scale_t2 else value
 
 
 def distil(
@@ -92,7 +90,3 @@ def distil(
         engine=engine,
         growth=growth,
     )
-
-
-def _at_least_fp32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

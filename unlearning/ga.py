@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from torch import Tensor, nn
+from torch import nn
 
 from unlearning.divergence import GROWTH
 from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, Objective, run_epochs
+from unlearning.neggrad import negated
 
 
 def ascend(
@@ -21,6 +23,8 @@ def ascend(
     bn_mode: BatchNormMode = "eval",
     engine: Engine | None = None,
     growth: float = GROWTH,
+    after_step: Callable[[], bool] | None = None,
+    after_epoch: Callable[[int], bool] | None = None,
 ) -> LocalRun:
     """Take the steps ``w <- w + lr * clip(grad loss(w; batch))`` on `model`, in place.
 
@@ -32,7 +36,7 @@ def ascend(
         ``(model, x, y) -> scalar Tensor``, the mean task loss.
     epochs : iterable of iterables of (x, y)
         The forget batches of each epoch, on the model's device.
-    lr, momentum, max_norm, bn_mode, engine, growth
+    lr, momentum, max_norm, bn_mode, engine, growth, after_step, after_epoch
         As in `unlearning.local.run_epochs`. There is no weight decay: a decay term plus a negated loss is neither.
 
     Returns
@@ -40,13 +44,9 @@ def ascend(
     LocalRun
         Its `loss` is the task loss (not the negated one), averaged over steps.
     """
-
-    def negated(stepped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return -loss(stepped, x, y)
-
     run = run_epochs(
         model,
-        negated,
+        negated(loss),
         epochs,
         lr=lr,
         momentum=momentum,
@@ -54,5 +54,7 @@ def ascend(
         bn_mode=bn_mode,
         engine=engine,
         growth=growth,
+        after_step=after_step,
+        after_epoch=after_epoch,
     )
-    return LocalRun(run.status, run.reason, run.steps, run.examples, -run.loss)
+    return replace(run, loss=-run.loss)

@@ -21,7 +21,7 @@ class Given(nn.Module):
 
 def soft_targets(logits: Tensor, temperature: float) -> Tensor:
     """Return ``softmax(logits / T)`` over dimension 1, without gradient; fp32, fp64 for fp64 logits."""
-    return torch.softmax(_at_least_fp32(logits.detach()) / temperature, dim=1)
+    return torch.softmax(at_least_fp32(logits.detach()) / temperature, dim=1)
 
 
 def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
@@ -36,9 +36,10 @@ def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     temperature : float
         Softmax temperature, above 0.
     """
-    log_student = torch.log_softmax(_at_least_fp32(logits) / temperature, dim=1)
+    log_student = torch.log_softmax(at_least_fp32(logits) / temperature, dim=1)
     return kl_div(log_student, targets, reduction="none").sum(dim=1).mean()
 
 
-def _at_least_fp32(tensor: Tensor) -> Tensor:
+def at_least_fp32(tensor: Tensor) -> Tensor:
+    """Return 16-bit outputs in fp32, others as they are: softmax and logarithms want the digits."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from unlearning.divergence import GROWTH
-from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, Objective, run_epochs
+from unlearning.divergence import GROWTH, widened
+from unlearning.ga import ascend
+from unlearning.local import Batch, BatchNormMode, Engine, LocalRun, Objective
 from unlearning.state import Tensors, norm
 
 NOBODY = 1e-6
@@ -58,7 +59,7 @@ def auto_radius(centre: Tensors, drawn: Iterable[Tensors]) -> float:
 
 def gap(a: Iterable[Tensor], b: Iterable[Tensor]) -> float:
     """Return the L2 distance over pairs of tensors, accumulated in fp64 (fp32 where a device has no fp64)."""
-    squares = [(_wide(x) - _wide(y)).pow(2).sum() for x, y in zip(a, b, strict=True)]
+    squares = [(widened(x) - widened(y)).pow(2).sum() for x, y in zip(a, b, strict=True)]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
@@ -94,8 +95,8 @@ class Ball:
 
     def _shrink(self, share: float) -> None:
         for parameter, centre in zip(self._parameters, self._centre, strict=True):
-            wide = _wide(centre)
-            parameter.copy_(wide + share * (_wide(parameter) - wide))
+            wide = widened(centre)
+            parameter.copy_(wide + share * (widened(parameter) - wide))
 
 
 def ascend_in_ball(
@@ -135,37 +136,21 @@ def ascend_in_ball(
     LocalRun
         Its `loss` is the task loss (not the negated one), averaged over steps.
     """
-    stopped = False
 
-    def after_step() -> None:
-        nonlocal stopped
+    def project_and_ask() -> bool:
         ball.project()
-        stopped = stop_step is not None and stop_step()
+        return stop_step is not None and stop_step()
 
-    def until_stopped(epoch: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in epoch:
-            if stopped:
-                return
-            yield batch
-
-    def negated(stepped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return -loss(stepped, x, y)
-
-    run = run_epochs(
+    return ascend(
         model,
-        negated,
-        (until_stopped(epoch) for epoch in epochs),
+        loss,
+        epochs,
         lr=lr,
         momentum=momentum,
         max_norm=max_norm,
         bn_mode=bn_mode,
         engine=engine,
         growth=growth,
-        after_step=after_step,
-        after_epoch=lambda number: stopped or (stop_epoch is not None and stop_epoch(number)),
+        after_step=project_and_ask,
+        after_epoch=stop_epoch,
     )
-    return LocalRun(run.status, run.reason, run.steps, run.examples, -run.loss)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().float() if tensor.device.type == "mps" else tensor.detach().double()
