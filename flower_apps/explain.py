@@ -12,7 +12,6 @@ from flower_apps.settings import GroupSettings
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pydantic import BaseModel
     from rich.table import Table
 
 Row = dict[str, Any]
@@ -61,9 +60,8 @@ def method_rows() -> list[Row]:
             "not_for": dict(method.not_for),
             "presets": sorted(method.presets),
             "settings": {
-                key: {"default": _default(default), "meaning": meanings[key]}
-                for meanings in [_meanings(method.Config)]
-                for key, default in method.Config.keys().items()
+                key: {"default": _default(field.default), "meaning": field.description or ""}
+                for key, field in method.Config.fields_by_key().items()
             },
             "provenance": method.provenance,
             "citation": method.citation,
@@ -140,10 +138,6 @@ def _needs(row: Row) -> str:
 
 def _forgets(row: Row) -> str:
     return "anything" if len(row["granularities"]) == 4 else ", ".join(row["granularities"])
-
-
-def _meanings(config: type[BaseModel]) -> dict[str, str]:
-    return {name.rstrip("_").replace("_", "-"): field.description or "" for name, field in config.model_fields.items()}
 
 
 def _default(value: Any) -> Any:

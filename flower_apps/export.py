@@ -341,15 +341,15 @@ def _method_lines(chosen: _Chosen) -> list[str]:
     config, method = chosen.cell["config"], str(chosen.cell["method"])
     if not config or method not in METHODS.names():
         return []
-    fields = METHODS.get(method).Config.model_fields
-    meanings = {name.replace("_", "-"): field.description or "" for name, field in fields.items()}
-    rows = [(key.replace("_", "-"), value) for key, value in sorted(config.items())]
+    made = METHODS.get(method).Config
+    fields = made.fields_by_key()
+    rows = [(made.key_of(name), value) for name, value in sorted(config.items())]
     return [
         "## The method's settings",
         "",
         "| setting | value | meaning |",
         "|---|---|---|",
-        *(f"| {key} | {value} | {meanings.get(key, '')} |" for key, value in rows),
+        *(f"| {key} | {value} | {(fields[key].description or '') if key in fields else ''} |" for key, value in rows),
         "",
     ]
 

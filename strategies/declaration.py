@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 from partitions.errors import BadInput, unknown_name
 from partitions.wording import allowed_in_words
@@ -71,7 +72,17 @@ class MethodConfig(BaseModel):
     @classmethod
     def keys(cls) -> dict[str, Any]:
         """Return every key, hyphenated, with its default."""
-        return {_kebab(name): field.default for name, field in cls.model_fields.items()}
+        return {key: field.default for key, field in cls.fields_by_key().items()}
+
+    @classmethod
+    def fields_by_key(cls) -> dict[str, FieldInfo]:
+        """Return every setting's field, which has its default, range and meaning, by its hyphenated key."""
+        return {_kebab(name): field for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def key_of(cls, name: str) -> str:
+        """Return the hyphenated key of a field's name."""
+        return _kebab(name)
 
 
 class MethodDeclaration:
@@ -127,7 +138,7 @@ class MethodDeclaration:
             return cls.Config.model_validate(given)
         except ValidationError as error:
             key = str(error.errors()[0]["loc"][0])
-            field = {_kebab(name): found for name, found in cls.Config.model_fields.items()}[key]
+            field = cls.Config.fields_by_key()[key]
             allowed = allowed_in_words(field)
             raise BadInput(f"{cls.name}.{key}", given[key], allowed, f"{key} is: {field.description}") from None
 

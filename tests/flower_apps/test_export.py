@@ -12,6 +12,7 @@ from clients.catalogue import TASKS
 from evaluation.results import COLUMNS, write_results
 from flower_apps import cli, places
 from flower_apps.settings import GroupSettings
+from strategies.registry import METHODS
 from unlearning.state import State
 
 SETTINGS = GroupSettings.parse(
@@ -131,6 +132,18 @@ def test_the_card_tells_what_was_forgotten_how_well_and_under_which_licence(run)
     assert "| batch-size | 64 |" in card
     assert str(run.parents[1]) not in card
     assert "do not use this model" not in card
+
+
+def test_the_card_names_settings_as_a_person_writes_them(run):
+    record = json.loads((run / "run.json").read_text())
+    forgotten = next(one for one in record["cells"] if one["cell"] == "g1")
+    forgotten |= {"method": "ssd", "config": METHODS.get("ssd").Config().model_dump(mode="json")}
+    (run / "run.json").write_text(json.dumps(record))
+    assert cli.main(["export", str(run), "ssd"]) == 0
+    text = (run / "exports" / "ssd-recovered" / "MODEL_CARD.md").read_text()
+    for key, field in METHODS.get("ssd").Config.fields_by_key().items():
+        assert f"| {key} | {field.default} | {field.description} |" in text
+    assert "| lambda |" in text
 
 
 def test_each_checkpoint_is_read_against_its_own_anchor(run):
