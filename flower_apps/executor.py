@@ -14,6 +14,7 @@ from torch import nn
 
 from clients.catalogue import TASKS
 from flower_apps.identity import Identity
+from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Arm, Case, Scorer
 from flower_apps.settings import GroupSettings
@@ -114,13 +115,7 @@ class GroupExecutor:
     def _unfit(self, name: str, case: Case) -> str:
         """Return why a method cannot do a request; empty when it can."""
         method = self._methods[name]
-        why_not = method.unfit(
-            case.plan.granularity,
-            has_history=not self._settings.original,
-            every_round=self._settings.history_every == 1,
-            has_logits=self._task.has_logits,
-            config=self._configs[name],
-        )
+        why_not = method.unfit(case.plan.granularity, **facts_given(self._settings), config=self._configs[name])
         return why_not or method.unfit_for(case.plan)
 
     def _sequences(self) -> list[dict[str, Facts]]:

@@ -37,12 +37,22 @@ def _check_device(settings: GroupSettings) -> None:
     check_precision(resolve_precision(settings.precision, kind), kind)
 
 
+def facts_given(settings: GroupSettings) -> dict[str, bool]:
+    """Return what a group gives its methods, as `MethodDeclaration.unfit` asks for it."""
+    from clients.catalogue import TASKS
+
+    return {
+        "has_history": not settings.original,
+        "has_logits": TASKS.get(settings.task).has_logits,
+        "every_round": settings.history_every == 1,
+    }
+
+
 def _check_methods(settings: GroupSettings) -> None:
     """Check that every method exists, takes its settings and can do at least one of the requests.
 
     One that can do some of them runs on those; the results say why it did not run on the others.
     """
-    from clients.catalogue import TASKS
     from partitions.requests import parse_request
     from strategies.registry import METHODS
 
@@ -55,11 +65,7 @@ def _check_methods(settings: GroupSettings) -> None:
         METHODS.get(name)
         if name not in methods:
             raise unknown_name("overrides", name, methods)
-    given = {
-        "has_history": not settings.original,
-        "has_logits": TASKS.get(settings.task).has_logits,
-        "every_round": settings.history_every == 1,
-    }
+    given = facts_given(settings)
     for name, method in methods.items():
         config = method.resolve_config(settings.preset, overrides.get(name, {}))
         reasons = {
