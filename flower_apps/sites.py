@@ -66,10 +66,15 @@ def split_spec(settings: GroupSettings) -> SplitSpec:
 @cache
 def partition_of(settings: GroupSettings, home: Path) -> Partition:
     """Return the simulated partition, fetching and preparing the data set when it is not there yet."""
-    dataset = DATASETS.get(settings.dataset)
-    dataset.renew_damaged(home, settings.cap)
-    data = dataset.load(home, settings.cap)
+    _renew_damaged(settings.dataset, home, settings.cap)
+    data = DATASETS.get(settings.dataset).load(home, settings.cap)
     return make_partition(data, split_spec(settings))
+
+
+@cache
+def _renew_damaged(dataset: str, home: Path, cap: int) -> None:
+    """Read the prepared records once a process, however many groups use them."""
+    DATASETS.get(dataset).renew_damaged(home, cap)
 
 
 class LocalSites:

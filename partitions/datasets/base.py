@@ -322,40 +322,46 @@ def _fingerprint(inputs: hashlib._Hash, targets: np.ndarray, table: pd.DataFrame
     return digest.hexdigest()
 
 
+def _is_unchanged(folder: Path, look: Callable[[np.ndarray], object] = lambda chunk: None) -> bool:
+    """Say whether a prepared folder's contents are what was prepared; `look` sees every chunk of the inputs.
+
+    Raises OSError or ValueError where they cannot be read.
+    """
+    about = json.loads((folder / "about.json").read_text())
+    inputs = np.load(folder / "inputs.npy", mmap_mode="r")
+    targets, table = np.load(folder / "targets.npy"), pd.read_parquet(folder / "table.parquet")
+    digest = _inputs_digest(inputs.shape)
+    for start in range(0, len(inputs), CHUNK):
+        chunk = np.ascontiguousarray(inputs[start : start + CHUNK])
+        digest.update(chunk.tobytes())
+        look(chunk)
+    return bool(_fingerprint(digest, targets, table) == about["fingerprint"])
+
+
 def _changed(folder: Path) -> str:
     """Return what is wrong with the contents of a prepared folder; empty when they are what was prepared."""
     try:
-        about = json.loads((folder / "about.json").read_text())
-        inputs = np.load(folder / "inputs.npy", mmap_mode="r")
-        targets, table = np.load(folder / "targets.npy"), pd.read_parquet(folder / "table.parquet")
+        return "" if _is_unchanged(folder) else f"{folder.name} changed since it was prepared"
     except (OSError, ValueError) as error:
         return f"{folder.name} cannot be read ({error})"
-    digest = _inputs_digest(inputs.shape)
-    for start in range(0, len(inputs), CHUNK):
-        digest.update(np.ascontiguousarray(inputs[start : start + CHUNK]).tobytes())
-    same = _fingerprint(digest, targets, table) == about["fingerprint"]
-    return "" if same else f"{folder.name} changed since it was prepared"
 
 
 def _check_prepared(folder: Path) -> list[str]:
     """Return what is wrong with a prepared folder: changed contents, constant images."""
+    constant = [np.zeros(0, dtype=bool)]
+
+    def look(chunk: np.ndarray) -> None:
+        flat = chunk.reshape(len(chunk), -1)
+        constant.append(flat.min(axis=1) == flat.max(axis=1))
+
     try:
-        about = json.loads((folder / "about.json").read_text())
-        inputs = np.load(folder / "inputs.npy", mmap_mode="r")
-        targets, table = np.load(folder / "targets.npy"), pd.read_parquet(folder / "table.parquet")
+        unchanged = _is_unchanged(folder, look)
     except (OSError, ValueError) as error:
         return [f"cannot be read ({error}); it is prepared again at the next use"]
-    digest, constant = _inputs_digest(inputs.shape), 0
-    for start in range(0, len(inputs), CHUNK):
-        chunk = np.asarray(inputs[start : start + CHUNK])
-        digest.update(np.ascontiguousarray(chunk).tobytes())
-        flat = chunk.reshape(len(chunk), -1)
-        constant += int((flat.min(axis=1) == flat.max(axis=1)).sum())
-    problems = []
-    if _fingerprint(digest, targets, table) != about["fingerprint"]:
-        problems.append(f"its contents changed since they were prepared; delete {folder}")
-    if constant:
-        problems.append(f"{constant} of {len(inputs)} images are constant (one grey value everywhere)")
+    problems = [] if unchanged else [f"its contents changed since they were prepared; delete {folder}"]
+    flags = np.concatenate(constant)
+    if flags.any():
+        problems.append(f"{flags.sum()} of {len(flags)} images are constant (one grey value everywhere)")
     return problems
 
 
