@@ -20,7 +20,7 @@ from evaluation.catalogue import METRICS
 from evaluation.difficulty import separability, unseparable
 from evaluation.results import FILE, SEEDS, read_results
 from evaluation.runs import find_run
-from evaluation.spread import PREFIX, spread, variants
+from evaluation.spread import PREFIX, spread
 from evaluation.statistics import (
     Omnibus,
     block_ranks,
@@ -32,7 +32,7 @@ from evaluation.statistics import (
     power_warning,
     tie_groups,
 )
-from evaluation.tables import GROUP, OF_VALUES
+from evaluation.tables import GROUP, OF_VALUES, variants
 from partitions.errors import BadInput, unknown_name
 
 Block = Literal["dataset", "split", "request"]

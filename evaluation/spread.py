@@ -11,7 +11,7 @@ import pandas as pd
 
 from evaluation.catalogue import METRICS
 from evaluation.results import SEEDS
-from evaluation.tables import GROUP
+from evaluation.tables import GROUP, variants
 
 SUBJECT = (*GROUP, "method", "preset", "checkpoint", "metric")
 """What a mean is about. Cells of several settings of one preset have one row each, by `variant`."""
@@ -127,17 +127,6 @@ def spreads(results: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame
         )
     numbers = ["mean", "std", "values", "missing", *LEVELS.values(), *(f"std_{level}" for level in LEVELS.values())]
     return pd.DataFrame(found, columns=[*keys, *numbers, "unstable", "advice"])
-
-
-def variants(results: pd.DataFrame) -> pd.Series:
-    """Return the first characters of each row's cell where a method has several of one preset and seed, else ''."""
-    same = [*GROUP, "method", "preset", "checkpoint", *SEEDS]
-    cells = results.drop_duplicates([*same, "cell"])
-    crowded = cells[cells.duplicated(same, keep=False)]
-    about = [*GROUP, "method", "preset"]
-    keys = set(crowded[about].astype(str).itertuples(index=False, name=None))
-    named = [key in keys for key in results[about].astype(str).itertuples(index=False, name=None)]
-    return results["cell"].str[:6].where(pd.Series(named, index=results.index, dtype=bool), "")
 
 
 def is_fraction(metric: str) -> bool:

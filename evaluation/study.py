@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from evaluation.results import read_results
+from evaluation.tables import LEAD, UNFIT
 
 SHOWN = (
     "forget_accuracy",
@@ -40,13 +41,12 @@ COLUMNS = {
     "MIA AUC": ("population_mia_auc", "delta_population_mia_auc"),
 }
 GAPS = {"L2": "retrain_gap_l2", "KL": "retrain_gap_kl_forget"}
-LEAD = {"original": 0, "retrain": 1, "fine-tuning": 2}
 
 
 def kept(results: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that a page keeps: of `SHOWN`, without remarks, and one of a method that does not apply."""
     shown = results[results["metric"].isin(SHOWN)]
-    unfit = shown["status"] == "not_applicable"
+    unfit = shown["status"] == UNFIT
     whole = shown[unfit].groupby(["cell", "method", "checkpoint"])["metric"].transform("size") == len(
         set(shown["metric"])
     )
@@ -104,9 +104,9 @@ def _rows(group: pd.DataFrame, checkpoint: str) -> Iterator[list[str]]:
 
 def _status(rows: pd.DataFrame) -> str:
     found = set(rows["status"]) - {"undefined", "underpowered"}
-    if found == {"not_applicable"}:
+    if found == {UNFIT}:
         return "n/a"
-    return next(iter(sorted(found - {"ok", "not_applicable"})), "ok")
+    return next(iter(sorted(found - {"ok", UNFIT})), "ok")
 
 
 def _beside(rows: pd.DataFrame, metric: str, delta: str, *, bare: bool) -> str:

@@ -13,14 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evaluation.results import SEEDS
+
 GROUP = ("experiment", "task", "dataset", "partition", "alpha", "model", "request", "granularity")
 """One table each."""
-SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
 CHECKPOINTS = ("trained", "unlearned", "recovered")
 MISSING = "–"
 GOLD = "★"
 FIGURES = ("forget", "retain", "test", "MIA AUC", "L2", "KL", "time", "speedup")
 LEFT_OUT_FIRST = ("MIA AUC", "L2", "time", "retain", "KL", "speedup")
+LEAD = {"original": 0, "retrain": 1, "fine-tuning": 2}
+"""Models that come before the methods, in their order."""
 UNFIT = "not_applicable"
 OF_VALUES = ("ok", "undefined", "underpowered", UNFIT)
 """What a single value's status may be without the model's being at fault."""
@@ -88,7 +91,7 @@ def _groups(results: pd.DataFrame) -> Iterator[tuple[Row, list[Row]]]:
 
 def _models(group: pd.DataFrame) -> Iterator[Row]:
     """Yield one row a model; cells of other seeds are averaged, cells of other settings kept apart."""
-    group = group.assign(variant=_variants(group))
+    group = group.assign(variant=variants(group))
     for key, rows in group.groupby(["method", "preset", "checkpoint", "variant"], sort=False):
         method, preset, checkpoint, variant = key
         bad = rows[~rows["status"].isin(OF_VALUES)]
@@ -106,14 +109,15 @@ def _models(group: pd.DataFrame) -> Iterator[Row]:
         }
 
 
-def _variants(group: pd.DataFrame) -> pd.Series:
-    """Return the cell's first characters where one method, preset and seed has several cells, else empty text."""
-    same = ["method", "preset", "checkpoint", *SEEDS]
-    cells = group.drop_duplicates([*same, "cell"])
-    several = cells[cells.duplicated(same, keep=False)]
-    crowded = set(zip(several["method"], several["preset"], strict=True))
-    named = [(method, preset) in crowded for method, preset in zip(group["method"], group["preset"], strict=True)]
-    return group["cell"].str[:6].where(pd.Series(named, index=group.index), "")
+def variants(results: pd.DataFrame) -> pd.Series:
+    """Return the first characters of each row's cell where a method has several of one preset and seed, else ''."""
+    same = [*GROUP, "method", "preset", "checkpoint", *SEEDS]
+    cells = results.drop_duplicates([*same, "cell"])
+    crowded = cells[cells.duplicated(same, keep=False)]
+    about = [*GROUP, "method", "preset"]
+    keys = set(crowded[about].astype(str).itertuples(index=False, name=None))
+    named = [key in keys for key in results[about].astype(str).itertuples(index=False, name=None)]
+    return results["cell"].str[:6].where(pd.Series(named, index=results.index, dtype=bool), "")
 
 
 def _average(rows: pd.DataFrame) -> dict[str, Any]:
@@ -137,9 +141,8 @@ def _interval(rows: pd.DataFrame) -> list[Any] | None:
 
 def _place(row: Row) -> tuple[Hashable, ...]:
     """Order: original; then by checkpoint gold, the control arm, the methods by name."""
-    lead = {"original": 0, "retrain": 1, "fine-tuning": 2}
     checkpoint = CHECKPOINTS.index(row["checkpoint"]) if row["checkpoint"] in CHECKPOINTS else len(CHECKPOINTS)
-    return checkpoint, lead.get(row["method"], 3), row["method"], row["preset"], row["variant"]
+    return checkpoint, LEAD.get(row["method"], 3), row["method"], row["preset"], row["variant"]
 
 
 def _plain(value: Any) -> Any:
@@ -196,14 +199,14 @@ def _table(labels: Row, rows: list[Row], left_out: Sequence[str]) -> Table:
 
 def _cells(row: Row, metric: str, with_preset: bool) -> list[Text]:
     part = ("speedup_total", "seconds_total") if row["checkpoint"] == "recovered" else ("speedup", "seconds_unlearn")
-    speedup, seconds = (_mean(row, name) for name in part)
+    speedup, seconds = (mean(row, name) for name in part)
     needless = row["method"] == "retrain" and row["checkpoint"] == "recovered"  # retraining needs no recovery
     return [
         Text(_name(row, with_preset)),
         *[_beside_gold(row, f"{split}_{metric}") for split in ("forget", "retain", "test")],
         _beside_gold(row, "population_mia_auc"),
-        Text(short(_mean(row, "retrain_gap_l2"))),
-        Text(short(_mean(row, "retrain_gap_kl_forget"))),
+        Text(short(mean(row, "retrain_gap_l2"))),
+        Text(short(mean(row, "retrain_gap_kl_forget"))),
         Text(duration(seconds)),
         Text(MISSING if speedup is None or row["status"] != "ok" or needless else times(speedup)),
         Text("n/a" if row["status"] == UNFIT else str(row["status"])),
@@ -217,10 +220,10 @@ def _name(row: Row, with_preset: bool) -> str:
 
 def _beside_gold(row: Row, metric: str) -> Text:
     """Return a value with its signed distance to gold, such as ``0.59 +.02``."""
-    mean, delta = _mean(row, metric), _mean(row, f"delta_{metric}")
-    if mean is None:
+    value, delta = mean(row, metric), mean(row, f"delta_{metric}")
+    if value is None:
         return Text(MISSING)
-    text = Text(f"{mean:.2f}")
+    text = Text(f"{value:.2f}")
     if row["method"] == "retrain" or delta is None:
         return text.append(" " * 5)
     return text.append(f" {round(delta, 2) + 0.0:+.2f}".replace("0.", ".", 1), style="dim")
@@ -258,9 +261,10 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio < 99.5 else f"{short(ratio)}x"
 
 
-def _mean(row: Row, metric: str) -> float | None:
-    mean = row["metrics"].get(metric, {}).get("mean")
-    return None if mean is None else float(mean)
+def mean(row: Row, metric: str) -> float | None:
+    """Return a model's value, averaged over seeds; None where there is none."""
+    found = row["metrics"].get(metric, {}).get("mean")
+    return None if found is None else float(found)
 
 
 def _style(row: Row) -> str:

@@ -19,8 +19,8 @@ from matplotlib.lines import Line2D
 
 from evaluation.report.grid import signed
 from evaluation.report.palette import INK, Look
-from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section, mean
-from evaluation.tables import Row, short
+from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section
+from evaluation.tables import Row, mean, short
 
 WIDTH = 6.2
 """Inches; a figure is read at the width of a column or of a phone."""

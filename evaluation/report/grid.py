@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section, mean
-from evaluation.tables import Row, duration, records_note, short, times, verdicts
+from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section
+from evaluation.tables import Row, duration, mean, records_note, short, times, verdicts
 
 
 class Number(NamedTuple):

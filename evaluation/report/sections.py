@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from evaluation.runs import Run
-from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, metric_name, summary_json
+from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json
 from partitions.errors import BadInput
 
 GOLD, ORIGINAL, CONTROL = "retrain", "original", "fine-tuning"
@@ -114,12 +114,6 @@ def sections_of(run: Run) -> list[Section]:
         )
         for number, (found, group) in enumerate(zip(summary_json(results)["groups"], groups, strict=True), start=1)
     ]
-
-
-def mean(row: Row, metric: str) -> float | None:
-    """Return a model's value, averaged over seeds; None where there is none."""
-    found = row["metrics"].get(metric, {}).get("mean")
-    return None if found is None else float(found)
 
 
 def faults(section: Section) -> list[tuple[str, str, str, str]]:
