@@ -22,8 +22,6 @@ from flower_apps.places import Places, file_name, open_run_folder, outside_check
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from flower_apps.settings import GroupSettings
 
 INTERRUPTED = 130
@@ -168,6 +166,7 @@ def partition(
     """Show how an experiment's records lie on its sites: a table and a heat map."""
     from flower_apps.explain import draw_split, make_split, makeup_table, splits_of
     from flower_apps.manifest import default_manifest, load_manifest
+    from flower_apps.progress import table_console
 
     root = resolve_home(home)
     asked = load_manifest(manifest or default_manifest())
@@ -183,7 +182,7 @@ def partition(
         draw_split(made, png)
         shown.append({**made.summary, "heatmap": str(png), "sites": made.rows})
         if not as_json:
-            console = _console()
+            console = table_console()
             console.print(makeup_table(made))
             console.print(f"heat map: {png}", soft_wrap=True)
     if as_json:
@@ -351,18 +350,13 @@ def _visible_gpus(groups: Sequence[GroupSettings]) -> int:
     return torch.cuda.device_count()
 
 
-def _console() -> Console:
-    """Return a console that is 100 columns wide where there is no terminal to ask."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
-
-
 def _print(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(list(rows), indent=1))
     else:
-        _console().print(table)
+        from flower_apps.progress import table_console
+
+        table_console().print(table)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import threading
@@ -12,14 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-
 from evaluation.results import read_results
 from evaluation.tables import summary_json, summary_table
 from flower_apps.control import Scalar
 from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
-from flower_apps.progress import Progress
+from flower_apps.progress import Progress, table_console
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
@@ -170,6 +167,6 @@ def _show(out: Path, json_output: bool) -> None:
     if json_output:
         print(json.dumps({"run": str(out), **summary_json(results)}, indent=1))
         return
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
+    console = table_console()
     console.print(summary_table(results, console.width))
     console.print(f"run folder: {out}", soft_wrap=True, highlight=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +24,11 @@ PLAIN_EVERY = 10.0
 BAR_WIDTH = 20
 WIDE, NARROW = 100, 80
 """Columns of a terminal below which bars are half as wide, and below which there are none."""
+
+
+def table_console() -> Console:
+    """Return a console on stdout for tables, 100 columns wide where there is no terminal to ask."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100)
 
 
 @dataclass
