@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import pandas as pd
 
 from evaluation.metrics.intervals import Floats, stratified_mean
 from evaluation.metrics.value import Value, undefined
+from evaluation.shadows import Shadows
 from unlearning.state import State
 
 SplitName = Literal["forget", "retain", "forget_train", "retain_train", "test"]
@@ -42,6 +43,8 @@ class ScoredModel:
         Of the unlearning step (original: its training; gold: the retraining): seconds, client_seconds, client_examples,
         gradient_steps, bytes_down, bytes_up, disk_read, and the conditions of the timing: host, workers, threads, jobs.
         The same keys after ``recovery_`` for the recovery rounds of checkpoint ``recovered``.
+    tables : mapping of str to DataFrame
+        What else was measured on it, by name of the probe; empty where nothing was.
     """
 
     method: str
@@ -52,6 +55,7 @@ class ScoredModel:
     scorecard: pd.DataFrame | None
     state: State | None
     cost: Mapping[str, Any] | None
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class Evidence:
         Whether there is a reference set.
     seed : int
         The evaluate seed.
+    shadows : Shadows or None
+        Other models to attack with; None where none were trained.
     """
 
     model: ScoredModel
@@ -104,6 +110,7 @@ class Evidence:
     higher_is_better: bool
     has_reference: bool
     seed: int
+    shadows: Shadows | None = None
 
     def of_step(self, step: int, granularity: str) -> Evidence:
         """Return the same view of an earlier step of the request: what that step forgot is now what is forgotten.
@@ -117,7 +124,7 @@ class Evidence:
         """
         model = _selecting(self.model, step)
         gold = model if self.gold is self.model else self.gold and _selecting(self.gold, step)
-        return replace(self, model=model, gold=gold, granularity=granularity)
+        return replace(self, model=model, gold=gold, granularity=granularity, shadows=None)
 
     @cached_property
     def of_gold(self) -> Evidence | None:

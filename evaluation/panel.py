@@ -11,6 +11,7 @@ import pandas as pd
 from evaluation.catalogue import METRICS
 from evaluation.evidence import Evidence, ScoredModel
 from evaluation.metrics.value import Value
+from evaluation.shadows import Shadows
 
 __all__ = ["ScoredModel", "score_model"]
 
@@ -29,6 +30,7 @@ def score_model(
     evaluate_seed: int,
     gold_other_checkpoint: ScoredModel | None = None,
     earlier: Sequence[str] = (),
+    shadows: Shadows | None = None,
 ) -> list[Row]:
     """Compute every registered metric of one model, and what concerns forgotten records for each earlier request too.
 
@@ -54,6 +56,8 @@ def score_model(
     earlier : sequence of str
         Granularities of the request's earlier steps. Their metrics are named after the step: ``step1_forget_accuracy``
         is the accuracy, after all steps, on what the first one forgot.
+    shadows : Shadows or None
+        For the attacks that need other models.
 
     Returns
     -------
@@ -77,6 +81,7 @@ def score_model(
         higher_is_better,
         has_reference,
         evaluate_seed,
+        shadows,
     )
     measured = [*_measure(evidence)]
     for step, of_step in enumerate(earlier, start=1):

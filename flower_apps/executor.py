@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from clients.catalogue import TASKS
+from evaluation.evaluator import Evaluator, InProcess
+from flower_apps.cases import Arm, Case
 from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
-from flower_apps.scoring import Arm, Case, Scorer
+from flower_apps.scoring import Scorer
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import Facts, Sites, check_sites, request_plan
 from flower_apps.stages import Stage, StageStore, StageWork
@@ -57,6 +59,8 @@ class GroupExecutor:
         None only reads the cache; the first missing stage raises `MissingStage`.
     events : EventSink
         Where progress goes.
+    evaluator : Evaluator, optional
+        Who scores; by default this process.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class GroupExecutor:
         sites: Sites,
         federation: Federation | None,
         events: EventSink,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._settings, self._sites, self._events = settings, sites, events
         self._task = TASKS.get(settings.task)
@@ -76,7 +81,8 @@ class GroupExecutor:
         self._workshop = Workshop(settings, store, federation, events)
         self._facts = sites.describe()
         self._identity = Identity(settings, self._facts)
-        self._scorer = Scorer(settings, home, run, self._workshop, self._identity)
+        self._evaluator = evaluator or InProcess(run.path)
+        self._scorer = Scorer(settings, home, run, self._workshop, self._identity, self._schedule, self._evaluator)
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
@@ -89,6 +95,7 @@ class GroupExecutor:
                 for text, selection in selections.items():
                     case = Case(request_plan(text, self._request_seed, selection), selection, seed)
                     starts = self._forget(case, original, starts)
+        self._evaluator.finish()
 
     def _forget(self, case: Case, original: Arm, starts: Mapping[str, Stage | None]) -> dict[str, Stage | None]:
         """Run every method on one request and score it; return where the next request of a sequence starts.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,67 +12,22 @@ import pandas as pd
 from clients.catalogue import TASKS
 from clients.scoring import Tables, score_records
 from clients.site import Site, reference_view
-from evaluation.panel import ScoredModel, score_model
-from evaluation.results import write_results
-from flower_apps.identity import Identity, Parts
+from evaluation.evaluator import Evaluator
+from evaluation.panel import ScoredModel
+from evaluation.shadows import Shadows
+from evaluation.submission import Submission
+from flower_apps.cases import Arm, Case
+from flower_apps.identity import Identity
+from flower_apps.probes.base import Bench, Probe
 from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import Facts, answered, site_settings
+from flower_apps.sites import answered, site_settings
 from flower_apps.stages import Stage
 from flower_apps.workshop import Workshop
-from partitions.requests import parse_request
-from strategies.base import RequestPlan
+from strategies.base import Schedule
 
-
-@dataclass(frozen=True)
-class Case:
-    """One request under one unlearning seed.
-
-    Attributes
-    ----------
-    plan : RequestPlan
-        The request as the server sees it.
-    selection : Facts
-        How many records it means at each site, and hashes of which.
-    seed : int
-        Unlearning seed.
-    """
-
-    plan: RequestPlan
-    selection: Facts
-    seed: int
-
-    @property
-    def earlier(self) -> tuple[str, ...]:
-        """Granularities of the steps before the last, whose records every later model is scored on again."""
-        return tuple(step.granularity for step in parse_request(self.plan.text).steps[:-1])
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One model of a case by its checkpoints.
-
-    Attributes
-    ----------
-    method, preset : str
-        ``original``, ``retrain`` (gold) or a method, and the method's preset.
-    config : mapping
-        The method's resolved settings.
-    checkpoints : mapping of str to Stage or None
-        ``trained`` for the original; ``unlearned`` and ``recovered`` for the others. There is no recovered model after
-        a diverged unlearning step.
-    """
-
-    method: str
-    preset: str
-    config: Mapping[str, Any]
-    checkpoints: Mapping[str, Stage | None]
-
-    @property
-    def last(self) -> Stage:
-        """The last checkpoint there is."""
-        return [stage for stage in self.checkpoints.values() if stage is not None][-1]
-
+PROBES: Sequence[Probe] = ()
+"""In the order in which a model is measured."""
 
 Scored = Mapping[str, ScoredModel]
 """Checkpoints by name."""
@@ -94,33 +48,48 @@ class Scorer:
         Finds or computes stages.
     identity : Identity
         What the keys of stages and cells are hashed from.
+    schedule : Schedule
+        Of training and unlearning.
+    evaluator : Evaluator
+        Who turns scores into rows.
     """
 
     def __init__(
-        self, settings: GroupSettings, home: Path, run: RunFolder, workshop: Workshop, identity: Identity
+        self,
+        settings: GroupSettings,
+        home: Path,
+        run: RunFolder,
+        workshop: Workshop,
+        identity: Identity,
+        schedule: Schedule,
+        evaluator: Evaluator,
     ) -> None:
         self._settings, self._home, self._run = settings, home, run
-        self._workshop, self._identity = workshop, identity
+        self._workshop, self._identity, self._schedule = workshop, identity, schedule
+        self._evaluator = evaluator
         self._task = TASKS.get(settings.task)
 
     def score(self, gold: Arm, case: Case) -> Scored:
         """Return every checkpoint of gold with its scores and costs, for the other arms to be read against."""
         return {name: self._scored(gold, name, case, None)[0] for name in gold.checkpoints}
 
-    def write(self, arm: Arm, gold: Arm, anchors: Scored, case: Case) -> None:
+    def write(
+        self, arm: Arm, gold: Arm, anchors: Scored, case: Case, shadows: Mapping[str, Shadows] | None = None
+    ) -> None:
         """Score an arm, read each checkpoint against gold's of the same name, and write rows and cell.
 
-        `anchors` is gold, scored once for all arms of the case.
+        `anchors` is gold, scored once for all arms of the case; `shadows` are the arm's, by checkpoint.
         """
         cell = self._identity.cell(arm.method, arm.config, case.plan, case.seed)
         for name in arm.checkpoints:
+            attacked = (shadows or {}).get(name)
             if arm is gold:
-                self._write_rows(cell, anchors[name], anchors, None, case)
+                self._write_rows(cell, anchors[name], anchors, None, case, attacked)
                 continue
             scored, compared = self._scored(
                 arm, name, case, gold.checkpoints["unlearned" if name == "trained" else name]
             )
-            self._write_rows(cell, scored, anchors, compared, case)
+            self._write_rows(cell, scored, anchors, compared, case, attacked)
         checkpoints = {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None}
         self._add_cell(cell, arm.method, arm.preset, arm.config, case, checkpoints, arm.last.status)
 
@@ -173,11 +142,22 @@ class Scorer:
             scorecard=tables.get("scorecard"),
             state=None if stage is None else stage.state,
             cost=_spent(first, stage if name == "recovered" else None),
+            tables={} if stage is None else self._probed(stage, f"{arm.method} {name}", name, case),
         )
         return scored, tables.get("comparison")
 
+    def _probed(self, stage: Stage, label: str, checkpoint: str, case: Case) -> dict[str, pd.DataFrame]:
+        wanted = [probe for probe in PROBES if probe.wanted(self._settings, checkpoint)]
+        return {probe.name: probe.measure(self._bench, stage, label, case) for probe in wanted}
+
     def _write_rows(
-        self, cell: str, model: ScoredModel, anchors: Scored, compared: pd.DataFrame | None, case: Case
+        self,
+        cell: str,
+        model: ScoredModel,
+        anchors: Scored,
+        compared: pd.DataFrame | None,
+        case: Case,
+        shadows: Shadows | None = None,
     ) -> None:
         settings = self._settings
         labels = {
@@ -197,22 +177,22 @@ class Scorer:
             "unlearn_seed": case.seed,
         }
         anchor, other = ("recovered", "unlearned") if model.checkpoint == "recovered" else ("unlearned", "recovered")
-        rows = []
-        for evaluate_seed in settings.seeds("evaluate"):
-            values = score_model(
-                model,
-                anchors[anchor],
-                compared,
+        self._evaluator.submit(
+            Submission(
+                labels=labels,
+                model=model,
+                gold=anchors[anchor],
+                other_gold=anchors[other],
+                comparison=compared,
                 granularity=case.plan.granularity,
                 metric_name=self._task.metric_name,
                 higher_is_better=self._task.higher_is_better,
                 has_reference=self._reference is not None,
-                evaluate_seed=evaluate_seed,
-                gold_other_checkpoint=anchors[other],
+                evaluate_seeds=tuple(settings.seeds("evaluate")),
                 earlier=case.earlier,
+                shadows=shadows,
             )
-            rows += [{**labels, "evaluate_seed": evaluate_seed, **value} for value in values]
-        write_results(self._run.path, rows)
+        )
 
     def _tables(self, stage: Stage, anchor: Stage | None, label: str, case: Case) -> Tables:
         """Return the scores of every record under one model and, with an anchor, its divergences from that.
@@ -235,13 +215,12 @@ class Scorer:
             return tables
 
         other_parts = {} if anchor is None else {"other": anchor.record["sha256"]}
-        parts = self._parts(case, weights=stage.record["sha256"], **other_parts)
+        parts = self._bench.scoring_parts(case, weights=stage.record["sha256"], **other_parts)
         return self._workshop.tables("score", f"score {label}", parts, ask)
 
-    def _parts(self, case: Case, **models: str) -> Parts:
-        reference = self._reference.fingerprint if self._reference else ""
-        meant = {site: str(found["hash"]) for site, found in case.selection.items()}
-        return {**self._identity.scoring(reference), **models, "request": case.plan.text, "of": meant}
+    @cached_property
+    def _bench(self) -> Bench:
+        return Bench(self._settings, self._workshop, self._identity, self._schedule, self._reference)
 
     @cached_property
     def _reference(self) -> Site | None:
