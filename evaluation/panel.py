@@ -6,58 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
-
 from evaluation.catalogue import METRICS
 from evaluation.evidence import Evidence, ScoredModel
 from evaluation.metrics.value import Value
-from evaluation.shadows import Shadows
-
-__all__ = ["ScoredModel", "score_model"]
 
 Row = dict[str, Any]
 
 
-def score_model(
-    model: ScoredModel,
-    gold_same_checkpoint: ScoredModel | None,
-    comparison: pd.DataFrame | None,
-    *,
-    granularity: str,
-    metric_name: str,
-    higher_is_better: bool,
-    has_reference: bool,
-    evaluate_seed: int,
-    gold_other_checkpoint: ScoredModel | None = None,
-    earlier: Sequence[str] = (),
-    shadows: Shadows | None = None,
-) -> list[Row]:
+def measure(evidence: Evidence, earlier: Sequence[str] = ()) -> list[Row]:
     """Compute every registered metric of one model, and what concerns forgotten records for each earlier request too.
 
     Parameters
     ----------
-    model : ScoredModel
-        The model to score.
-    gold_same_checkpoint : ScoredModel or None
-        Retrained model of the same seed: as trained for the original and for checkpoint ``unlearned``, after the same
-        recovery for ``recovered``. The retrained model itself may be given or left out.
-    comparison : DataFrame or None
-        Divergences of the outputs, model first, to that gold; None for gold itself or where not compared.
-    granularity : str
-        Of the request's last step: client, class, patient or sample.
-    metric_name, higher_is_better : str, bool
-        The task's metric and its direction.
-    has_reference : bool
-        Whether there is a reference set, which then is ``test``.
-    evaluate_seed : int
-        Seed of bootstrap and subsampling.
-    gold_other_checkpoint : ScoredModel or None
-        The other anchor, for ``retrain_gap_l2_other_checkpoint``.
+    evidence : Evidence
+        The model and what it is read against.
     earlier : sequence of str
         Granularities of the request's earlier steps. Their metrics are named after the step: ``step1_forget_accuracy``
         is the accuracy, after all steps, on what the first one forgot.
-    shadows : Shadows or None
-        For the attacks that need other models.
 
     Returns
     -------
@@ -70,23 +35,10 @@ def score_model(
     ValueError
         When a record was scored twice, or the model's tensors are not gold's.
     """
-    gold = model if gold_same_checkpoint is None and model.method == "retrain" else gold_same_checkpoint
-    evidence = Evidence(
-        model,
-        gold,
-        gold_other_checkpoint,
-        comparison,
-        granularity,
-        metric_name,
-        higher_is_better,
-        has_reference,
-        evaluate_seed,
-        shadows,
-    )
     measured = [*_measure(evidence)]
     for step, of_step in enumerate(earlier, start=1):
         measured += _measure(evidence.of_step(step, of_step), f"step{step}_")
-    return [_row(name, value, model) for name, value in sorted(measured, key=lambda one: one[0])]
+    return [_row(name, value, evidence.model) for name, value in sorted(measured, key=lambda one: one[0])]
 
 
 def _measure(evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:

@@ -89,7 +89,7 @@ def write_results(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     with FileLock(path.with_suffix(".lock"), mode=0o644):
         known = [read_results(path)] if path.exists() else []
         merged = pd.concat([*known, fresh], ignore_index=True).drop_duplicates(list(KEY), keep="last")
-        _replace(path, merged.sort_values(list(KEY), kind="stable").to_csv(index=False, lineterminator="\n"))
+        write_table(path, merged.sort_values(list(KEY), kind="stable"))
     return path
 
 
@@ -144,8 +144,9 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(typed)[list(COLUMNS)]
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one step, readable by all and on the disk before it is visible."""
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as CSV in one step, readable by all and on the disk before it is visible."""
+    text = table.to_csv(index=False, lineterminator="\n")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

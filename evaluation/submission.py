@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.evidence import ScoredModel
-from evaluation.panel import Row, score_model
+from evaluation.curves import ABOUT, curves_of
+from evaluation.evidence import Evidence, ScoredModel
+from evaluation.panel import Row, measure
 from evaluation.shadows import Shadows
 
 
@@ -24,9 +25,11 @@ class Submission:
     model : ScoredModel
         The model.
     gold, other_gold : ScoredModel or None
-        The retrained model at the same checkpoint, and at the other one.
+        The retrained model of the same seed at the model's checkpoint (as trained for the original and for
+        ``unlearned``, after the same recovery for ``recovered``), and at the other one. The retrained model itself may
+        be given or left out as its own gold.
     comparison : DataFrame or None
-        Divergences of the outputs from gold's.
+        Divergences of the outputs, model first, from gold's; None for gold itself or where not compared.
     granularity : str
         Of the request's last step.
     metric_name, higher_is_better : str, bool
@@ -55,22 +58,33 @@ class Submission:
     shadows: Shadows | None = None
 
     def rows(self) -> list[Row]:
-        """Return the rows of ``results.csv``; see `evaluation.panel.score_model`."""
+        """Return the rows of ``results.csv``; see `evaluation.panel.measure`."""
+        seeds = self.evaluate_seeds
+        return [self._about(seed) | row for seed in seeds for row in measure(self._evidence(seed), self.earlier)]
+
+    def curves(self) -> list[Row]:
+        """Return the rows of ``curves.csv``; see `evaluation.curves`."""
         return [
-            {**self.labels, "evaluate_seed": seed, **value} for seed in self.evaluate_seeds for value in self._of(seed)
+            {name: about[name] for name in ABOUT} | point
+            for seed in self.evaluate_seeds
+            for about in [self._about(seed)]
+            for point in curves_of(self._evidence(seed))
         ]
 
-    def _of(self, seed: int) -> list[Row]:
-        return score_model(
-            self.model,
-            self.gold,
-            self.comparison,
+    def _about(self, seed: int) -> Row:
+        return {**self.labels, "evaluate_seed": seed}
+
+    def _evidence(self, seed: int) -> Evidence:
+        retrained = self.model.method == "retrain"
+        return Evidence(
+            model=self.model,
+            gold=self.model if self.gold is None and retrained else self.gold,
+            other_gold=self.other_gold,
+            comparison=self.comparison,
             granularity=self.granularity,
             metric_name=self.metric_name,
             higher_is_better=self.higher_is_better,
             has_reference=self.has_reference,
-            evaluate_seed=seed,
-            gold_other_checkpoint=self.other_gold,
-            earlier=self.earlier,
+            seed=seed,
             shadows=self.shadows,
         )

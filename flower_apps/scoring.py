@@ -13,7 +13,7 @@ from clients.catalogue import TASKS
 from clients.scoring import Tables, score_records
 from clients.site import Site, reference_view
 from evaluation.evaluator import Evaluator
-from evaluation.panel import ScoredModel
+from evaluation.evidence import ScoredModel
 from evaluation.shadows import Shadows
 from evaluation.submission import Submission
 from flower_apps.cases import Arm, Case

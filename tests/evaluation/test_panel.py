@@ -12,19 +12,23 @@ import pytest
 
 from evaluation.catalogue import METRICS
 from evaluation.evidence import DIVERGENCES
-from evaluation.panel import score_model
+from evaluation.submission import Submission
 
 OPTIONS: dict[str, Any] = {
     "granularity": "client",
     "metric_name": "accuracy",
     "higher_is_better": True,
     "has_reference": False,
-    "evaluate_seed": 0,
 }
 
 
+def rows_of(model: Any, gold: Any, compared: Any, **changes: Any) -> list[dict[str, Any]]:
+    options = {"other_gold": None} | OPTIONS | changes
+    return Submission(labels={}, model=model, gold=gold, comparison=compared, **options).rows()
+
+
 def panel(*args: Any, **changes: Any) -> dict[str, Mapping[str, Any]]:
-    return {row["metric"]: row for row in score_model(*args, **(OPTIONS | changes))}
+    return {row["metric"]: row for row in rows_of(*args, **changes)}
 
 
 @pytest.fixture
@@ -119,7 +123,7 @@ def test_completeness_is_the_share_of_equal_decisions(make_model, make_compariso
 def test_l2_compares_parameters_and_both_anchors(make_model, make_state, gold) -> None:
     subject = make_model(state=make_state(3.0, 4.0, buffer=7.0))
     other = make_model("retrain", "recovered", state=make_state(3.0, 3.0))
-    rows = panel(subject, gold, None, gold_other_checkpoint=other)
+    rows = panel(subject, gold, None, other_gold=other)
     assert rows["retrain_gap_l2"]["value"] == rows["param_norm"]["value"] == 5.0
     assert rows["retrain_gap_l2_other_checkpoint"]["value"] == 1.0
     assert math.isnan(rows["retrain_gap_l2_relative"]["value"])  # this gold's norm is zero
@@ -180,8 +184,8 @@ def test_order_of_records_changes_no_row(make_model, make_comparison, make_score
     for column in DIVERGENCES:
         compared[column] = np.random.default_rng(0).random(len(compared))
     mixed = [frame.sample(frac=1, random_state=1) for frame in (card, compared)]
-    straight = pd.DataFrame(score_model(make_model(scorecard=card), gold, compared, **OPTIONS))
-    shuffled = pd.DataFrame(score_model(make_model(scorecard=mixed[0]), gold, mixed[1], **OPTIONS))
+    straight = pd.DataFrame(rows_of(make_model(scorecard=card), gold, compared))
+    shuffled = pd.DataFrame(rows_of(make_model(scorecard=mixed[0]), gold, mixed[1]))
     pd.testing.assert_frame_equal(straight, shuffled, check_exact=True)
 
 

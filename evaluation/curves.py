@@ -1,0 +1,130 @@
+"""What a figure needs beyond single numbers: ``curves.csv`` of a run, one row a point, tidy like ``results.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from evaluation.evidence import Evidence
+from evaluation.results import write_table
+from partitions.errors import BadInput
+from partitions.registry import Registry
+
+ABOUT = ("cell", "request", "method", "preset", "checkpoint", "train_seed", "unlearn_seed", "evaluate_seed")
+"""Which model a point is of, and with which seeds; columns of ``results.csv``."""
+COLUMNS = (*ABOUT, "kind", "series", "label", "x", "y")
+SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
+FILE = "curves.csv"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point.
+
+    Attributes
+    ----------
+    series : str
+        The line, bar group or cloud it belongs to.
+    x, y : float
+        Where it lies; NaN where the curve has no such axis.
+    label : str
+        What it is called, such as the site of a bar; empty where it has no name.
+    """
+
+    series: str
+    x: float
+    y: float
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A kind of curve. A module of `evaluation.metrics` takes part by binding ``CURVE``.
+
+    Attributes
+    ----------
+    name : str
+        Kind, such as ``site`` or ``roc``.
+    points : callable
+        From `Evidence` to its points, in order; none where there is nothing to show. Never raises for a model that
+        cannot be scored.
+    """
+
+    name: str
+    points: Callable[[Evidence], Iterable[Point]]
+
+
+CURVES: Registry[Curve] = Registry("curve", "evaluation.metrics", "CURVE", "lethe.curves")
+"""This package's own curves and those of the entry-point group ``lethe.curves``."""
+
+
+def curves_of(evidence: Evidence) -> Iterator[dict[str, Any]]:
+    """Yield kind, series, label, x and y of every point of every registered curve of one model."""
+    for kind in CURVES.names():
+        for point in CURVES.get(kind).points(evidence):
+            yield {"kind": kind, "series": point.series, "label": point.label, "x": point.x, "y": point.y}
+
+
+def write_curves(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Merge points into ``curves.csv`` of a run folder; those of a model and kind replace what was there of both.
+
+    Safe against other processes doing the same; a reader never sees a half-written file.
+
+    Parameters
+    ----------
+    run_folder : Path
+        Created when missing.
+    rows : iterable of mappings
+        Each with every one of `COLUMNS`. Without any row, nothing is written.
+    """
+    fresh = _typed(pd.DataFrame([dict(row) for row in rows], columns=list(COLUMNS)))
+    if fresh.empty:
+        return
+    path = run_folder / FILE
+    run_folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), mode=0o644):
+        known = read_curves(run_folder)
+        about = [*ABOUT, "kind"]
+        replaced = set(fresh[about].astype(str).itertuples(index=False, name=None))
+        stays = [key not in replaced for key in known[about].astype(str).itertuples(index=False, name=None)]
+        merged = pd.concat([known[pd.Series(stays, index=known.index, dtype=bool)], fresh], ignore_index=True)
+        write_table(path, merged.sort_values(about, kind="stable"))
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """Read the curves of a run folder; without such a file, a table without rows.
+
+    Raises
+    ------
+    BadInput
+        When the file is damaged.
+    """
+    file = path / FILE
+    if not file.is_file():
+        return _typed(pd.DataFrame(columns=list(COLUMNS)))
+    try:
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        if list(frame.columns) != list(COLUMNS):
+            raise ValueError("other columns")
+        return _typed(frame.replace("", None))
+    except ValueError as error:
+        remedy = "remove it and `lethe run --out` that folder again: what is in the cache is not computed again"
+        raise BadInput("curves", str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    typed: dict[str, pd.Series[Any]] = {}
+    for name in COLUMNS:
+        column = frame[name]
+        if name in SEEDS:
+            typed[name] = pd.to_numeric(column).astype("Int64")
+        elif name in ("x", "y"):
+            typed[name] = pd.to_numeric(column).astype("float64")
+        else:
+            typed[name] = column.astype(object).where(column.notna(), "").astype(str)
+    return pd.DataFrame(typed)[list(COLUMNS)]
