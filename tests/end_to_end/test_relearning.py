@@ -12,7 +12,6 @@ from flwr.app import Message
 from in_process import InProcessGrid, Killed, read_group, run_group
 
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import LocalSites
 from strategies.history import History
 
 SMALL = {
@@ -138,30 +137,6 @@ def test_a_killed_run_goes_on_to_the_same_bits(done: tuple[Path, Path], tmp_path
     run_group(small(), home, out)
     assert curve(home) == [one for one in curve(done[0]) if one in set(curve(home))]
     pd.testing.assert_frame_equal(results(out), results(done[1]))
-
-
-def test_more_epochs_go_on_from_those_there_are_and_give_the_bits_of_a_fresh_run(
-    done: tuple[Path, Path], tmp_path: Path
-) -> None:
-    holders = [name for name, found in LocalSites(small(), done[0]).select("class:3", 0).items() if found["num-forget"]]
-    assert len(holders) > 1
-    grid = run_group(small(relearn_epochs=3), done[0], tmp_path / "longer")
-    assert grid.sent["train.relearn"] == len(ARMS) * len(holders)
-    run_group(small(relearn_epochs=3), tmp_path / "home", tmp_path / "fresh")
-    pd.testing.assert_frame_equal(results(tmp_path / "longer"), results(tmp_path / "fresh"))
-    assert set(curve(tmp_path / "home")) == set(curve(done[0]))
-
-
-@pytest.mark.parametrize("text", ["client:site-1", "sample:0.1@site-1"])
-def test_only_holders_of_forgotten_records_are_asked(done: tuple[Path, Path], tmp_path: Path, text: str) -> None:
-    asked: dict[str, set[int]] = {}
-
-    def note(message: Message) -> None:
-        asked.setdefault(message.metadata.message_type, set()).add(message.metadata.dst_node_id)
-
-    run_group(small(requests=text, relearn_epochs=1), done[0], tmp_path, note)
-    assert len(asked["train.relearn"]) == 1
-    assert asked["evaluate.forgotten"] == asked["train.relearn"]
 
 
 def test_a_method_that_diverged_before_recovery_has_golds_rows_without_values(
