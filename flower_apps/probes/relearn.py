@@ -51,7 +51,10 @@ class RelearningCurve:
         learnt = relearned(bench, stage, label, case)
 
         def ask() -> list[dict[str, pd.DataFrame]]:
-            return [{self.name: _told(bench, case, *found)} for found in _epochs(stage, learnt)]
+            return [
+                {self.name: _told(bench, case, *found)}
+                for found in _epochs(stage, learnt, bench.settings.relearn_epochs)
+            ]
 
         parts = bench.scoring_parts(case, relearn=VERSION, weights=stage.record["sha256"], relearned=learnt.key)
         return bench.workshop.tables("score", f"score {label} relearned", parts, ask)[self.name]
@@ -92,11 +95,11 @@ def relearned(bench: Bench, stage: Stage, label: str, case: Case) -> Stage:
     return bench.workshop.stage("relearn", f"relearn {label}", parts(epochs), compute, keep_history=True)
 
 
-def _epochs(stage: Stage, learnt: Stage) -> Iterator[tuple[int, State, str]]:
+def _epochs(stage: Stage, learnt: Stage, epochs: int) -> Iterator[tuple[int, State, str]]:
     """Yield every epoch from 0 with its model, and why there is none after a divergence: then the last usable one."""
     yield 0, stage.state, ""
     history = History(learnt.history)
-    for epoch in range(1, int(learnt.record["parts"]["relearn-epochs"]) + 1):
+    for epoch in range(1, epochs + 1):
         last = min(epoch, history.last_complete_round)
         bad = history.record(last).status != "ok"
         yield epoch, history.after(last), f"relearning diverged in epoch {last}: {learnt.reason}" if bad else ""
