@@ -98,6 +98,9 @@ class GroupSettings(BaseModel):
     recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
     recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
     recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
+    relearn_epochs: Annotated[
+        int, Field(ge=0, description="epochs of relearning what was forgotten, a test of durability; 0: none")
+    ] = 0
     evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
     shadows: Annotated[
         int,

@@ -89,6 +89,10 @@ class Workshop:
                 notes=list(outcome.notes),
             )
 
+    def find(self, kind: str, parts: Mapping[str, Any]) -> Stage | None:
+        """Return a complete stage; None when the cache lacks it."""
+        return self._store.find(kind, stage_key(parts))
+
     def tables(
         self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[dict[str, pd.DataFrame]]]
     ) -> dict[str, pd.DataFrame]:
@@ -114,7 +118,7 @@ class Workshop:
             self._store.discard(stage)
 
     def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
-        stage = self._store.find(kind, stage_key(parts))
+        stage = self.find(kind, parts)
         if stage is None:
             raise MissingStage(label)
         self._events.emit("stage-cached", stage=kind, label=label)
