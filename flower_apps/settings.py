@@ -99,6 +99,9 @@ class GroupSettings(BaseModel):
     recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
     recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
     evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
+    features: Annotated[
+        int, Field(ge=0, description="forget and retain records, each, a site is asked features of at most; 0: none")
+    ] = 0
     # how it is computed; part of what identifies a result
     precision: Annotated[
         str,
