@@ -44,7 +44,7 @@ def features_of(site: Site, state: State, most: int, request: str = "", request_
     state : State
         The model.
     most : int
-        Records to forget at most, and to retain; see `drawn`.
+        Records to forget at most, and to retain, from 1; see `drawn`.
     request, request_seed : str, int
         Which records are to be forgotten; an empty request forgets nothing.
 
@@ -57,8 +57,10 @@ def features_of(site: Site, state: State, most: int, request: str = "", request_
     Raises
     ------
     BadInput
-        When the network has no features to give, see `penultimate`.
+        When `most` is below 1, and when the network has no features to give, see `penultimate`.
     """
+    if most < 1:
+        raise BadInput("most", most, "a whole number from 1")
     tables = [
         pd.concat(
             [

@@ -50,11 +50,11 @@ def silhouettes(features: Floats, forget: NDArray[np.bool_], strata: NDArray[np.
     return found
 
 
-def linear_cka(a: Floats, b: Floats) -> float:
+def linear_cka(a: Floats, b: Floats) -> tuple[float, float]:
     """Return the linear centred kernel alignment of two models' features (Kornblith et al. 2019, section 3).
 
-    ``||B'A||^2 / (||A'A|| ||B'B||)`` of centred features, in Frobenius norms: the biased estimator, which few records
-    with many features push towards 1. Rotating or scaling all of a model's features changes nothing.
+    ``||B'A||^2 / (||A'A|| ||B'B||)`` of centred features, in Frobenius norms. This is the biased estimator: few records
+    push it towards 1, so it comes with what chance gives. Rotating or scaling a model's features changes nothing.
 
     Parameters
     ----------
@@ -63,27 +63,29 @@ def linear_cka(a: Floats, b: Floats) -> float:
 
     Returns
     -------
-    float
+    alignment : float
         In [0, 1], 1 for equal features; NaN where the features of either do not vary.
+    chance : float
+        Its mean over all ways to pair the records of one model with those of the other.
 
     >>> x = np.array([[0.0, 1.0], [2.0, 1.0], [1.0, 5.0]])
-    >>> round(linear_cka(x, 3.0 * x[:, ::-1] + 1.0), 6)
-    1.0
+    >>> [round(number, 4) for number in linear_cka(x, 3.0 * x[:, ::-1] + 1.0)]
+    [1.0, 0.6811]
     >>> linear_cka(x, np.ones((3, 2)))
-    nan
+    (nan, nan)
     """
     if not all(bool((np.ptp(features, axis=0) > 0).any()) for features in (a, b)):
-        return float("nan")
-    if a.shape == b.shape and bool((a == b).all()):
-        return 1.0
+        return float("nan"), float("nan")
     a, b = _centred(a), _centred(b)
     if len(a) < max(a.shape[1], b.shape[1]):
         one, two = a @ a.T, b @ b.T
-        cross, sizes = float((one * two).sum()), np.linalg.norm(one) * np.linalg.norm(two)
+        cross, sizes = float((one * two).sum()), float(np.linalg.norm(one) * np.linalg.norm(two))
     else:
         cross = float((np.asarray(b.T @ a) ** 2).sum())
-        sizes = np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b)
-    return min(1.0, max(0.0, cross / float(sizes)))
+        sizes = float(np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b))
+    chance = float((a**2).sum() * (b**2).sum()) / ((len(a) - 1) * sizes)
+    equal = a.shape == b.shape and bool((a == b).all())
+    return 1.0 if equal else min(1.0, max(0.0, cross / sizes)), min(1.0, chance)
 
 
 def _centred(features: Floats) -> Floats:

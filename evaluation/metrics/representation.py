@@ -21,13 +21,13 @@ FEWEST = 3
 """Records whose features can be compared: of two, any two models' features are aligned."""
 ENOUGH = 10
 """Records to forget, and to retain, below which a silhouette is underpowered."""
+CHANCE = 0.5
+"""An alignment is underpowered where records paired at random give more than this."""
 SIDES = {"": "all", "_forget": "forget", "_retain": "retain"}
 
 
-def _problem(model: ScoredModel | None) -> Value | None:
+def _problem(model: ScoredModel) -> Value | None:
     """Return why a model has no features to compare; None when it has."""
-    if model is None:
-        return undefined("needs gold")
     table = model.tables.get(TABLE)
     if table is None:
         return not_applicable("no features were measured (setting features)")
@@ -45,9 +45,12 @@ def _table(model: ScoredModel) -> pd.DataFrame:
 
 def _pair(evidence: Evidence) -> tuple[pd.DataFrame, pd.DataFrame] | Value:
     """Return the model's and gold's features of the same records in the same order, or why not."""
-    if problem := _problem(evidence.model) or _problem(evidence.gold):
+    if problem := _problem(evidence.model):
         return problem
-    assert evidence.gold is not None
+    if evidence.gold is None:
+        return undefined("needs gold")
+    if problem := _problem(evidence.gold):
+        return replace(problem, reason=f"gold: {problem.reason}")
     model, gold = _table(evidence.model), _table(evidence.gold)
     if model["record"].tolist() != gold["record"].tolist():
         return undefined("the model's features and gold's are of different records")
@@ -105,7 +108,7 @@ def _silhouette_difference(evidence: Evidence) -> Value:
     if isinstance(model, Value):
         return model
     if isinstance(gold, Value):
-        return gold.because("gold's")
+        return replace(gold, reason=f"gold: {gold.reason}")
     return _mean(model[0] - gold[0], pair[0], model[1], evidence.seed)
 
 
@@ -121,8 +124,13 @@ def _alignment(side: str) -> Callable[[Evidence], Value]:
         n = int(rows.sum())
         if n < FEWEST:
             return undefined(f"features of {n} {side} records: at least {FEWEST} are needed", n)
-        value = linear_cka(*(values_of(table[rows]) for table in pair))
-        return undefined("the features do not vary", n) if np.isnan(value) else Value(value, n)
+        value, chance = linear_cka(*(values_of(table[rows]) for table in pair))
+        if np.isnan(value):
+            return undefined("the features do not vary", n)
+        if chance > CHANCE:
+            few = f"{n} records are few: paired at random they give {chance:.2f}"
+            return Value(value, n, status="underpowered", reason=few)
+        return Value(value, n)
 
     return compute
 
