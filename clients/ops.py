@@ -16,7 +16,7 @@ from clients.scoring import Tables, score_records, score_some
 from clients.site import Fact, Records, Site
 from clients.training import LocalPlan, LocalResult, train_locally
 from clients.worker import gpu_share
-from partitions.errors import BadInput, RunFailed
+from partitions.errors import BadInput, Refused, RunFailed
 from partitions.seeds import derive_seed
 from unlearning.state import State
 
@@ -87,6 +87,13 @@ class Op:
     name: str
     category: Literal["train", "evaluate", "query"]
     run: Callable[[Site, Call], Reply]
+
+
+def perform(op: Op, site: Site, call: Call) -> Reply:
+    """Do an operation at a site; raises `Refused` where the site's policy is not to."""
+    if op.name in site.refuses:
+        raise Refused(f"{site.name} refuses {op.name} (`refuse` in its node config)")
+    return op.run(site, call)
 
 
 def asked(config: Mapping[str, Any], key: str, kind: type[T], default: T | None = None) -> T:

@@ -111,6 +111,9 @@ class GroupSettings(BaseModel):
             description="shadow federations of the membership attacks, and as many references; 0: none",
         ),
     ] = 0
+    features: Annotated[
+        int, Field(ge=0, description="forget and retain records, each, a site is asked features of at most; 0: none")
+    ] = 0
     # how it is computed; part of what identifies a result
     precision: Annotated[
         str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,6 +46,13 @@ class Workshop:
         if self._federation is None:
             raise MissingStage("no federation to ask")
         return self._federation
+
+    def refusing(self, op: str) -> list[str]:
+        """Return the sites that say they refuse an operation, sorted; without a federation, none is known to."""
+        if self._federation is None:
+            return []
+        described = self._federation.roster.described
+        return [site for site, found in described.items() if op not in json.loads(str(found["allows"]))]
 
     def stage(
         self,

@@ -120,3 +120,6 @@ def _told(bench: Bench, case: Case, epoch: int, state: State, reason: str) -> pd
     if reason:
         table = table.assign(metric=np.nan, loss=np.nan)
     return table.assign(epoch=epoch, reason=reason)[COLUMNS]
+
+
+PROBE = RelearningCurve()
