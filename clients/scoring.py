@@ -49,8 +49,8 @@ def score_records(
         (float64; NaN where the model's outputs are not finite). With `other` also ``comparison``, in the same order:
         record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
     """
-    task, told = site.worker.task, [_told_of(site, view, request, request_seed) for view in site.views]
-    outputs = [_outputs(site, view, state, 0) for view in site.views]
+    task, told = site.worker.task, [told_of(site, view, request, request_seed) for view in site.views]
+    outputs = [outputs_of(site, view, state) for view in site.views]
     scores = [
         task.scores(found, task.to_targets(np.asarray(view.targets).take(view.indices, axis=0)))
         for found, view in zip(outputs, site.views, strict=True)
@@ -90,11 +90,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-_TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
-_KEPT = KeptOutputs(KEPT_BYTES)
-
-
-def _outputs(site: Site, view: View, state: State, slot: int) -> Tensor:
+def outputs_of(site: Site, view: View, state: State, slot: int = 0) -> Tensor:
+    """Return the task's outputs for every record of a view under one model, in fp32, on the CPU; one model a slot."""
     worker = site.worker
     model = worker.scorer(state, slot)
     with evaluating(model), worker.scoring():
@@ -105,20 +102,8 @@ def _outputs(site: Site, view: View, state: State, slot: int) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, 1)
 
 
-def _kept_outputs(site: Site, view: View, state: State) -> Tensor:
-    key = (site.fingerprint, view.split, state.sha256(), str(site.worker.settings))
-    return _KEPT.get(key, lambda: _outputs(site, view, state, 1))
-
-
-def _joined(told: Sequence[pd.DataFrame], values: Sequence[Mapping[str, Tensor]]) -> pd.DataFrame:
-    frames = [
-        table.assign(**{name: found.double().numpy() for name, found in parts.items()})
-        for table, parts in zip(told, values, strict=True)
-    ]
-    return pd.concat(frames, ignore_index=True)
-
-
-def _told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
+def told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
+    """Return what a table of scores says of each record of a view, whatever the model."""
     selection = site.select(request, seed, view.split)
     return pd.DataFrame(
         {
@@ -132,3 +117,20 @@ def _told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
             "step": selection.step,
         }
     )
+
+
+_TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
+_KEPT = KeptOutputs(KEPT_BYTES)
+
+
+def _kept_outputs(site: Site, view: View, state: State) -> Tensor:
+    key = (site.fingerprint, view.split, state.sha256(), str(site.worker.settings))
+    return _KEPT.get(key, lambda: outputs_of(site, view, state, 1))
+
+
+def _joined(told: Sequence[pd.DataFrame], values: Sequence[Mapping[str, Tensor]]) -> pd.DataFrame:
+    frames = [
+        table.assign(**{name: found.double().numpy() for name, found in parts.items()})
+        for table, parts in zip(told, values, strict=True)
+    ]
+    return pd.concat(frames, ignore_index=True)

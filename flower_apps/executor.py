@@ -20,7 +20,7 @@ from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import Facts, Sites, check_sites, request_plan
+from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, request_plan
 from flower_apps.stages import Stage, StageStore, StageWork
 from flower_apps.weights import load_weights
 from flower_apps.workshop import Workshop
@@ -80,6 +80,7 @@ class GroupExecutor:
         store = StageStore(home / "stages", fresh_since=run.created if settings.fresh else 0.0)
         self._workshop = Workshop(settings, store, federation, events)
         self._facts = sites.describe()
+        check_backdoor(settings, self._facts)
         self._identity = Identity(settings, self._facts)
         self._evaluator = evaluator or InProcess(run.path)
         self._scorer = Scorer(settings, home, run, self._workshop, self._identity, self._schedule, self._evaluator)

@@ -18,6 +18,7 @@ from evaluation.shadows import Shadows
 from evaluation.submission import Submission
 from flower_apps.cases import Arm, Case
 from flower_apps.identity import Identity
+from flower_apps.probes.backdoor import PROBE as BACKDOOR
 from flower_apps.probes.base import Bench, Probe
 from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
@@ -26,7 +27,7 @@ from flower_apps.stages import Stage
 from flower_apps.workshop import Workshop
 from strategies.base import Schedule
 
-PROBES: Sequence[Probe] = ()
+PROBES: Sequence[Probe] = (BACKDOOR,)
 """In the order in which a model is measured."""
 
 Scored = Mapping[str, ScoredModel]
