@@ -83,6 +83,10 @@ class TestWhich:
         again = backdoor.poisoned(np.array(RECORDS)[order], TARGETS[order])
         assert np.array_equal(again, backdoor.poisoned(RECORDS, TARGETS)[order])
 
+    def test_they_are_the_same_in_every_process_and_on_every_machine(self) -> None:
+        chosen = Backdoor("s", 2, 0.02, seed=5).poisoned(RECORDS, np.arange(200) % 4)
+        assert np.flatnonzero(chosen).tolist() == [7, 12, 149]
+
     def test_a_larger_fraction_keeps_what_a_smaller_one_had(self) -> None:
         less, more = (Backdoor("s", 2, f).poisoned(RECORDS, TARGETS) for f in (0.3, 0.6))
         assert (more | ~less).all()
