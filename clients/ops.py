@@ -116,6 +116,11 @@ def request_of(call: Call) -> tuple[str, int]:
     return asked(call.config, "request", str, ""), asked(call.config, "request-seed", int, 0)
 
 
+def asked_site(site: Site, call: Call) -> Site:
+    """Return the site, or with config ``clean`` the same site without the backdoor that was planted in its records."""
+    return site.clean if asked(call.config, "clean", bool, False) else site
+
+
 def local_plan(site: Site, call: Call) -> LocalPlan:
     """Return how a site trains, from its own settings and the call's config.
 
@@ -184,10 +189,11 @@ def select(site: Site, call: Call) -> Reply:
 
 
 def train(site: Site, call: Call) -> Reply:
-    """Train locally: config seed, lr, epochs, and if wanted round, purpose, records, request, max-norm, prox-mu.
+    """Train locally: config seed, lr, epochs, and if wanted round, purpose, records, clean, request, max-norm, prox-mu.
 
     A further model ``trainable`` holds masks of what may change, see `clients.training.PartlyTrainable`.
     """
+    site = asked_site(site, call)
     plan, state = local_plan(site, call), model_of(call)
     which = asked(call.config, "records", str, "all")
     part = call.states["trainable"].params if "trainable" in call.states else None
@@ -195,14 +201,22 @@ def train(site: Site, call: Call) -> Reply:
 
 
 def score(site: Site, call: Call) -> Reply:
-    """Answer the ``scorecard`` of the site's records under the model, and its ``comparison`` with a model ``other``."""
+    """Answer the ``scorecard`` of the site's records under the model, and its ``comparison`` with a model ``other``.
+
+    Config: request, request-seed, clean.
+    """
     started = time.perf_counter()
+    site = asked_site(site, call)
     return _scored(site, score_records(site, model_of(call), call.states.get("other"), *request_of(call)), started)
 
 
 def score_forgotten(site: Site, call: Call) -> Reply:
-    """Answer the ``scorecard`` of only those of the site's records that the request's last step forgets."""
+    """Answer the ``scorecard`` of only those of the site's records that the request's last step forgets.
+
+    Config: request, request-seed, clean.
+    """
     started = time.perf_counter()
+    site = asked_site(site, call)
     table = score_some(site, model_of(call), *request_of(call), lambda told: told["selected"])
     return _scored(site, {"scorecard": table}, started)
 

@@ -50,12 +50,12 @@ def score_records(
         (float64; NaN where the model's outputs are not finite). With `other` also ``comparison``, in the same order:
         record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
     """
-    task, told = site.worker.task, [_told_of(site, view, request, request_seed) for view in site.views]
+    told = [told_of(site, view, request, request_seed) for view in site.views]
     outputs = [outputs_of(site, view, state) for view in site.views]
     tables = {"scorecard": _scorecard(site, site.views, told, outputs)}
     if other is not None:
         others = [_kept_outputs(site, view, other) for view in site.views]
-        found = [task.divergences(a, b) for a, b in zip(outputs, others, strict=True)]
+        found = [site.worker.task.divergences(a, b) for a, b in zip(outputs, others, strict=True)]
         tables["comparison"] = _joined(told, found)[["record", "split", "selected", "retained", *DIVERGENCES]]
     return tables
 
@@ -100,7 +100,7 @@ def score_some(
     """
     views, told = [], []
     for view in site.views:
-        table = _told_of(site, view, request, request_seed)
+        table = told_of(site, view, request, request_seed)
         chosen = meant(table).to_numpy(dtype=bool)
         views.append(replace(view, indices=view.indices[chosen], table=view.table[chosen].reset_index(drop=True)))
         told.append(table[chosen].reset_index(drop=True))
@@ -134,6 +134,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
+    """Return what a table of scores says of each record of a view, whatever the model."""
+    selection = site.select(request, seed, view.split)
+    return pd.DataFrame(
+        {
+            "record": view.table["record"],
+            "site": site.name,
+            "patient": view.table["patient"].map(site.pseudonyms),
+            "split": view.split,
+            "stratum": view.table["stratum"],
+            "selected": selection.forget,
+            "retained": selection.retain,
+            "step": selection.step,
+        }
+    )
+
+
 _TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
 _KEPT = KeptOutputs(KEPT_BYTES)
 
@@ -160,19 +177,3 @@ def _joined(told: Sequence[pd.DataFrame], values: Sequence[Mapping[str, Tensor]]
         for table, parts in zip(told, values, strict=True)
     ]
     return pd.concat(frames, ignore_index=True)
-
-
-def _told_of(site: Site, view: View, request: str, seed: int) -> pd.DataFrame:
-    selection = site.select(request, seed, view.split)
-    return pd.DataFrame(
-        {
-            "record": view.table["record"],
-            "site": site.name,
-            "patient": view.table["patient"].map(site.pseudonyms),
-            "split": view.split,
-            "stratum": view.table["stratum"],
-            "selected": selection.forget,
-            "retained": selection.retain,
-            "step": selection.step,
-        }
-    )

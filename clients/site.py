@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,6 +15,7 @@ import pandas as pd
 
 from clients.catalogue import OPERATIONS
 from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device, resolve_precision
+from partitions.backdoor import Backdoor, Triggered
 from partitions.catalogue import DATASETS
 from partitions.errors import BadInput, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
@@ -46,6 +47,8 @@ class SiteSettings:
         See `clients.training.batch_order`.
     momentum, weight_decay : float
         Of local SGD.
+    backdoor : Backdoor or None
+        Planted in the training records of the site that it names; every site scores its trigger.
     """
 
     home: Path
@@ -62,6 +65,7 @@ class SiteSettings:
     channels_last: bool = True
     threads: int = 1
     device: Device = "auto"
+    backdoor: Backdoor | None = None
 
 
 @dataclass(frozen=True)
@@ -73,15 +77,16 @@ class View:
     split : {"train", "holdout", "reference"}
         What they are for.
     inputs, targets : ndarray
-        Arrays of the whole data set; memory-mapped.
+        Arrays of the whole data set; memory-mapped. Of poisoned records the trigger and the planted label.
     indices : ndarray
         Which of them, int64, ascending.
     table : DataFrame
-        What is known of each record, in the order of `indices`, with columns record, patient, stratum, site, split.
+        What is known of each record, in the order of `indices`, with columns record, patient, stratum, site, split. The
+        stratum of a poisoned record is its true class: a class request means what a record shows.
     """
 
     split: Split
-    inputs: np.ndarray
+    inputs: np.ndarray | Triggered
     targets: np.ndarray
     indices: np.ndarray
     table: pd.DataFrame
@@ -116,8 +121,11 @@ class Site:
         refuses: Collection[str] = (),
     ) -> None:
         self.name, self.settings, self.refuses = name, settings, frozenset(refuses)
-        self._data = data
+        self._data, self._indices = data, indices
         self._views = {split: _view(data, split, chosen) for split, chosen in indices.items()}
+        self._planted = settings.backdoor if settings.backdoor and settings.backdoor.site == name else None
+        if self._planted is not None:
+            self._views["train"] = _poisoned(data, self._views["train"], self._planted)
         self._selections: dict[tuple[str, int, Split], Selection] = {}
 
     @property
@@ -134,6 +142,13 @@ class Site:
     def holdout(self) -> View:
         """Records the site never trains on."""
         return self._views["holdout"]
+
+    @cached_property
+    def clean(self) -> Site:
+        """The same site with its training records as they are stored; the site itself where none is poisoned."""
+        if self._planted is None:
+            return self
+        return Site(self.name, replace(self.settings, backdoor=None), self._data, self._indices)
 
     def table(self, split: Split) -> pd.DataFrame:
         """Return what is known of each record of one split."""
@@ -158,12 +173,14 @@ class Site:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of the data set's contents, and of which records and targets the site has in which split."""
+        """Hex SHA-256 of the data set, of the site's records and targets by split, and of a trigger in them."""
         digest = hashlib.sha256(self._data.fingerprint.encode())
         for view in self.views:
             digest.update(f"|{view.split}|".encode())
             digest.update("\n".join(view.table["record"]).encode())
             digest.update(np.asarray(view.targets).take(view.indices, axis=0).tobytes())
+        if self._planted is not None:  # the poisoned records are in it by their targets
+            digest.update(f"|trigger|{self._planted.size}|".encode())
         return digest.hexdigest()
 
     @cached_property
@@ -367,3 +384,15 @@ def _name_of(partition: Partition, partition_id: int | None) -> str:
 def _view(data: LoadedData, split: Split, indices: np.ndarray) -> View:
     table = data.table.iloc[indices].reset_index(drop=True).assign(split=split)
     return View(split, data.inputs, data.targets, np.asarray(indices, dtype=np.int64), table)
+
+
+def _poisoned(data: LoadedData, view: View, backdoor: Backdoor) -> View:
+    """Return the training view with the trigger and the planted label on the records that the backdoor chooses."""
+    backdoor.check(data.inputs.shape[1:], len(data.classes))
+    chosen = backdoor.poisoned(view.table["record"].to_numpy(), data.targets[view.indices])
+    if not chosen.any():
+        what = f"a class that is not the only one at {backdoor.site}"
+        raise BadInput("backdoor-target", backdoor.target, what, "name another class or another backdoor-site")
+    marked, targets = view.indices[chosen], data.targets.copy()
+    targets[marked] = backdoor.target
+    return replace(view, inputs=Triggered(data.inputs, marked, backdoor.size), targets=targets)

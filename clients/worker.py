@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from clients.catalogue import TASKS
 from clients.tasks.base import Task
+from partitions.backdoor import Triggered
 from partitions.errors import BadInput
 from unlearning.state import State
 
@@ -198,7 +199,7 @@ class Worker:
         state.load_into(self._scorers[slot])
         return self._scorers[slot]
 
-    def batch(self, inputs: np.ndarray, targets: np.ndarray, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+    def batch(self, inputs: np.ndarray | Triggered, targets: np.ndarray, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return model inputs and targets of the records at `indices`, on the device."""
         x = self.task.to_inputs(torch.from_numpy(_rows(inputs, indices)).to(self.device))
         y = self.task.to_targets(_rows(targets, indices)).to(self.device)
@@ -283,9 +284,10 @@ def _say_once(device: str, precision: str) -> None:
         log.warning("this machine has a GPU that this process does not see (CUDA_VISIBLE_DEVICES=%r)", gpu_share())
 
 
-def _rows(array: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def _rows(array: np.ndarray | Triggered, indices: np.ndarray) -> np.ndarray:
     # np.asarray drops the memmap class, whose indexing costs several times more; the pages stay mapped.
-    return np.asarray(array).take(indices, axis=0)
+    plain = array if isinstance(array, Triggered) else np.asarray(array)
+    return plain.take(indices, axis=0)
 
 
 def _at_least_fp32(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
 from flower_apps.settings import GroupSettings
 from flower_apps.shadowing import Shadowing
-from flower_apps.sites import Facts, Sites, check_sites, request_plan
+from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, request_plan
 from flower_apps.stages import Stage, StageStore
 from flower_apps.workshop import Workshop
 from partitions.errors import BadInput
@@ -70,6 +70,7 @@ class GroupExecutor:
         store = StageStore(home / "stages", fresh_since=run.created if settings.fresh else 0.0)
         self._workshop = Workshop(settings, store, federation, events)
         self._facts = sites.describe()
+        check_backdoor(settings, self._facts)
         self._identity = Identity(settings, self._facts)
         self._evaluator = evaluator or InProcess(run.path)
         schedule = _schedule(settings)

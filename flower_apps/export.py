@@ -251,6 +251,15 @@ def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]], r
             if cell["status"] != "ok"
             else []
         ),
+        *(
+            [
+                f"**A backdoor was planted in the training records of {settings.backdoor_site}, to measure whether it "
+                "is forgotten: do not use this model for anything else.**",
+                "",
+            ]
+            if settings.backdoor_site
+            else []
+        ),
         "## What it was asked to forget",
         "",
         f"`{cell['request']}` ({_in_words(str(cell['request']))}).",

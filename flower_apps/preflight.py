@@ -25,7 +25,10 @@ def _check_names(settings: GroupSettings) -> None:
 
     DATASETS.get(settings.dataset)
     SPLITS.get(settings.split)
-    TASKS.get(settings.task)
+    task = TASKS.get(settings.task)
+    if settings.backdoor_site and not task.has_logits:
+        allowed = f"empty: a trigger stands for a class, and task {settings.task} has no class logits"
+        raise BadInput("backdoor-site", settings.backdoor_site, allowed)
     MODELS.get(settings.model)
 
 

@@ -64,6 +64,14 @@ class GroupSettings(BaseModel):
         float, Field(ge=0, le=0.9, description="share held out by sites without a split of their own")
     ] = 0.2
     split_seed: Annotated[int, Field(ge=0, description="seed of split and holdout")] = 0
+    # a backdoor in the training records of one site
+    backdoor_site: Annotated[str, Field(description="site whose training records are poisoned; empty: none")] = ""
+    backdoor_target: Annotated[int, Field(ge=0, description="class index that the trigger stands for")] = 0
+    backdoor_fraction: Annotated[
+        float, Field(gt=0, le=1, description="share of that site's training records of other classes to poison")
+    ] = 0.5
+    backdoor_size: Annotated[int, Field(ge=1, description="side of the trigger in pixels of the stored records")] = 3
+    backdoor_seed: Annotated[int, Field(ge=-1, description="seed of which are poisoned; -1: the split seed")] = -1
     # training
     task: Annotated[str, Field(description="task family")] = "classification"
     model: Annotated[str, Field(description="network: cnn or resnet18")] = "cnn"

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from clients.site import SiteSettings, open_site
 from flower_apps.settings import GroupSettings
+from partitions.backdoor import Backdoor
 from partitions.catalogue import DATASETS
-from partitions.errors import RunFailed
+from partitions.errors import RunFailed, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.requests import check_request, parse_request
 from strategies.base import RequestPlan, SiteCounts
@@ -48,6 +49,7 @@ def site_settings(settings: GroupSettings, home: Path) -> SiteSettings:
         channels_last=settings.channels_last,
         threads=settings.threads,
         device=settings.device,
+        backdoor=backdoor_of(settings),
     )
 
 
@@ -60,6 +62,19 @@ def split_spec(settings: GroupSettings) -> SplitSpec:
         sole_holder=settings.sole_holder,
         holdout=settings.holdout,
         seed=settings.split_seed,
+    )
+
+
+def backdoor_of(settings: GroupSettings) -> Backdoor | None:
+    """Return the backdoor that the settings plant; None when they plant none."""
+    if not settings.backdoor_site:
+        return None
+    return Backdoor(
+        site=settings.backdoor_site,
+        target=settings.backdoor_target,
+        fraction=settings.backdoor_fraction,
+        size=settings.backdoor_size,
+        seed=settings.split_seed if settings.backdoor_seed < 0 else settings.backdoor_seed,
     )
 
 
@@ -121,6 +136,12 @@ def answered(replies: list[SiteReply]) -> list[SiteReply]:
         if reply.error:
             raise RunFailed(f"{reply.site} raised: {reply.error}")
     return replies
+
+
+def check_backdoor(settings: GroupSettings, facts: Facts) -> None:
+    """Refuse a backdoor at a site that is not here; raises `BadInput`. The site itself refuses what it cannot plant."""
+    if settings.backdoor_site and settings.backdoor_site not in facts:
+        raise unknown_name("backdoor-site", settings.backdoor_site, facts)
 
 
 def check_sites(facts: Facts, request: str, selection: Facts) -> None:

@@ -53,7 +53,7 @@ class RelearningCurve:
         def ask() -> list[dict[str, pd.DataFrame]]:
             return [
                 {self.name: _told(bench, case, *found)}
-                for found in _epochs(stage, learnt, bench.settings.relearn_epochs)
+                for found in epochs_of(stage, learnt, bench.settings.relearn_epochs)
             ]
 
         parts = bench.scoring_parts(case, relearn=VERSION, weights=stage.record["sha256"], relearned=learnt.key)
@@ -95,7 +95,7 @@ def relearned(bench: Bench, stage: Stage, label: str, case: Case) -> Stage:
     return bench.workshop.stage("relearn", f"relearn {label}", parts(epochs), compute, keep_history=True)
 
 
-def _epochs(stage: Stage, learnt: Stage, epochs: int) -> Iterator[tuple[int, State, str]]:
+def epochs_of(stage: Stage, learnt: Stage, epochs: int) -> Iterator[tuple[int, State, str]]:
     """Yield every epoch from 0 with its model, and why there is none after a divergence: then the last usable one."""
     yield 0, stage.state, ""
     history = History(learnt.history)
@@ -108,7 +108,7 @@ def _epochs(stage: Stage, learnt: Stage, epochs: int) -> Iterator[tuple[int, Sta
 def _told(bench: Bench, case: Case, epoch: int, state: State, reason: str) -> pd.DataFrame:
     """Ask the sites that hold forgotten records for their scores, and score the reference set where it stands in."""
     plan = case.plan
-    config = {"request": plan.text, "request-seed": plan.seed}
+    config = {"request": plan.text, "request-seed": plan.seed, "clean": True}
     holders = [name for name, found in case.selection.items() if found["num-forget"] or found["forget-holdout"]]
     asked = bench.workshop.online.ask("evaluate", "forgotten", holders, state=state, config=config)
     table = pd.concat([reply.tables["scorecard"] for reply in answered(asked)], ignore_index=True)

@@ -134,6 +134,15 @@ def test_the_card_tells_what_was_forgotten_how_well_and_under_which_licence(run)
     assert "do not use this model" not in card
 
 
+def test_the_card_of_a_model_with_a_planted_backdoor_says_so(run):
+    record = json.loads((run / "run.json").read_text())
+    next(one for one in record["cells"] if one["cell"] == "o1")["settings"]["backdoor-site"] = "site-1"
+    (run / "run.json").write_text(json.dumps(record))
+    assert cli.main(["export", str(run), "original"]) == 0
+    card = (run / "exports" / "original-trained" / "MODEL_CARD.md").read_text()
+    assert "A backdoor was planted in the training records of site-1" in card
+
+
 def test_the_card_names_settings_as_a_person_writes_them(run):
     record = json.loads((run / "run.json").read_text())
     forgotten = next(one for one in record["cells"] if one["cell"] == "g1")
