@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from evaluation.curves import read_curves
 from evaluation.results import read_results
 from partitions.errors import BadInput
 from strategies.history import History
@@ -34,6 +35,11 @@ class Run:
     def results(self) -> pd.DataFrame:
         """The results table (`read_results`)."""
         return read_results(self.path)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """What figures need beyond single numbers (`read_curves`); no rows where the run kept none."""
+        return read_curves(self.path)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

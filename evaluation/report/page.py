@@ -9,27 +9,54 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from evaluation.report.figures import Plot
-from evaluation.report.grid import Cell, Grid, Line, Number
+from evaluation.report.drawing import Plot
+from evaluation.report.grid import Cell, Column, Grid, Line, Number
 from evaluation.report.sections import AFTER, Section, faults, remarks, slug, standing
 from evaluation.report.words import READ, STYLE
 
 FIGURES = "figures"
 """Folder beside the page."""
+LONG = 30
+"""Lines of a table above which it is folded."""
 ELSEWHERE = {"home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories", "name"}
 """Settings that tell where and how fast a run went, not what it computed."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A request with its tables and figures."""
+    """A request with its tables and figures.
+
+    Attributes
+    ----------
+    section, grids, plots
+        The request, its table of each checkpoint, and its figures.
+    verdict, difficulty : str, Grid or None
+        Whether the request can separate methods at all, and why.
+    further : sequence of (str, sequence of Grid)
+        Further tables below a heading each.
+    """
 
     section: Section
     grids: Sequence[Grid]
     plots: Sequence[Plot]
+    verdict: str = ""
+    difficulty: Grid | None = None
+    further: Sequence[tuple[str, Sequence[Grid]]] = ()
+
+    @property
+    def tables(self) -> list[Grid]:
+        """All its tables, in order."""
+        lead = [] if self.difficulty is None else [self.difficulty]
+        return [*lead, *self.grids, *(grid for _, grids in self.further for grid in grids)]
 
 
-def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trainings: Sequence[Plot]) -> str:
+def page(
+    name: str,
+    record: Mapping[str, Any],
+    chapters: Sequence[Chapter],
+    trainings: Sequence[Plot],
+    rankings: Sequence[Grid] = (),
+) -> str:
     """Return the page.
 
     Parameters
@@ -42,11 +69,14 @@ def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trai
         One a request.
     trainings : sequence of Plot
         Training curves; empty when no rounds were kept.
+    rankings : sequence of Grid
+        Of the methods over data sets; empty for a single one.
     """
     title = f"Lethe report: {name}"
     anchors = [(chapter.section.slug, chapter.section.title) for chapter in chapters]
     first = [("read", "How to read this report"), ("asked", "What was asked")]
-    contents = [*first, *anchors, ("training", "Training curves")]
+    over = [("ranking", "Ranking over data sets")] if rankings else []
+    contents = [*first, *anchors, *over, ("training", "Training curves")]
     links = "".join(f'<li><a href="#{anchor}">{escape(text)}</a></li>' for anchor, text in contents)
     body = [
         f"<header><h1>{escape(title)}</h1>{_origin(record)}</header>",
@@ -55,6 +85,7 @@ def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trai
         f"<section id=read aria-labelledby=read-h><h2 id=read-h>How to read this report</h2>{READ}</section>",
         _asked(record, chapters),
         *(_chapter(chapter) for chapter in chapters),
+        _rankings(rankings),
         _trainings(trainings),
         "</main>",
         "<footer><p class=note>Beside this page are the tables for a paper, tables.md and tables.tex, and the folder "
@@ -119,11 +150,20 @@ def _chapter(chapter: Chapter) -> str:
         f'<section id="{anchor}" aria-labelledby="{anchor}-h">',
         f'<h2 id="{anchor}-h">{escape(section.title)}</h2>',
         _request_facts(section),
+        _difficulty(chapter),
     ]
     for grid, (checkpoint, words) in zip(chapter.grids, AFTER.items(), strict=True):
         parts += [f"<h3>{words.capitalize()}</h3>", _paragraph(standing(section, checkpoint)), _grid(grid)]
+    for heading, grids in chapter.further:
+        parts += [f"<h3>{escape(heading)}</h3>", *(_long(grid) for grid in grids)]
     parts += [_not_ok(section), f"<h3>Figures</h3>{''.join(_figure(plot) for plot in chapter.plots)}", "</section>"]
     return "\n".join(parts)
+
+
+def _difficulty(chapter: Chapter) -> str:
+    """Say first whether there is anything to tell apart."""
+    table = "" if chapter.difficulty is None else _folded("What that rests on", _grid(chapter.difficulty))
+    return f'<div class="verdict">{_paragraph(chapter.verdict)}{table}</div>' if chapter.verdict or table else ""
 
 
 def _request_facts(section: Section) -> str:
@@ -176,6 +216,15 @@ def _not_ok(section: Section) -> str:
     return "".join(parts)
 
 
+def _rankings(grids: Sequence[Grid]) -> str:
+    if not grids:
+        return ""
+    return (
+        "<section id=ranking aria-labelledby=ranking-h><h2 id=ranking-h>Ranking over data sets</h2>"
+        f"{''.join(_grid(grid) for grid in grids)}</section>"
+    )
+
+
 def _trainings(plots: Sequence[Plot]) -> str:
     figures = "".join(_figure(plot) for plot in plots)
     none = "<p>No rounds of a training are left to show: they were not kept, or the cache was cleaned.</p>"
@@ -194,26 +243,36 @@ def _paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>" if text else ""
 
 
+def _long(grid: Grid) -> str:
+    """Fold a table that would take several screens."""
+    return _grid(grid) if len(grid.lines) <= LONG else _folded(f"{grid.caption} ({len(grid.lines)})", _grid(grid))
+
+
 def _grid(grid: Grid) -> str:
-    heads = "".join(f'<th scope="col">{escape(column.head)}</th>' for column in grid.columns)
-    body = "\n".join(_line(line) for line in grid.lines)
+    heads = "".join(f'<th scope="col"{_side(column)}>{escape(column.head)}</th>' for column in grid.columns)
+    body = "\n".join(_line(line, grid.columns) for line in grid.lines)
     meanings = "; ".join(f"{column.head}: {column.meaning}" for column in grid.columns)
     table = (
         f'<table id="table-{grid.slug}"><caption>{escape(grid.caption)}</caption>'
-        f'<thead><tr><th scope="col">model</th>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
+        f'<thead><tr><th scope="col">{escape(grid.subject)}</th>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
     )
     notes = " ".join([*grid.notes, f"{meanings}."])
     return f"{_scroll(grid.caption, table)}<p class=note>{escape(notes)}</p>"
 
 
-def _line(line: Line) -> str:
+def _line(line: Line, columns: Sequence[Column]) -> str:
     kind = f' class="{line.kind}"' if line.kind else ""
-    return f'<tr{kind}><th scope="row">{escape(line.name)}</th>{"".join(_cell(cell) for cell in line.cells)}</tr>'
+    cells = "".join(_cell(cell, column) for cell, column in zip(line.cells, columns, strict=True))
+    return f'<tr{kind}><th scope="row">{escape(line.name)}</th>{cells}</tr>'
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, column: Column) -> str:
     delta = f' <span class="delta">({_data(cell.delta)})</span>' if cell.delta.text else ""
-    return f"<td>{_data(cell.value)}{delta}</td>"
+    return f"<td{_side(column)}>{_data(cell.value)}{delta}</td>"
+
+
+def _side(column: Column) -> str:
+    return ' class="text"' if column.words else ""
 
 
 def _data(number: Number) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from evaluation.report import figures
-from evaluation.report.figures import Plot
+from evaluation.report.attacks import attack_grid
+from evaluation.report.beside_published import published_grid
+from evaluation.report.drawing import Plot
 from evaluation.report.grid import distances
+from evaluation.report.judgements import difficulty_grid, ranking_grids, spread_grid, verdict
 from evaluation.report.latex import latex
 from evaluation.report.markdown import markdown
 from evaluation.report.page import FIGURES, Chapter, page
-from evaluation.report.palette import looks
+from evaluation.report.palette import Look, looks
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, sections_of, slug
 from evaluation.runs import Run
 from partitions.errors import BadInput
@@ -55,21 +59,36 @@ def write_report(run: Path, target: Path) -> Path:
         raise BadInput("out", str(target), f"a folder one can make ({error.strerror})", remedy) from None
     try:
         look = looks(method for section in sections for method in section.results["method"].unique())
-        chapters = [
-            Chapter(section, [distances(section, point) for point in AFTER], figures.plots_of(section, look))
-            for section in sections
-        ]
+        chapters, rankings = [_chapter(section, look) for section in sections], ranking_grids(sections)
         trainings = _trainings(opened, sections)
         for plot in (*(plot for chapter in chapters for plot in chapter.plots), *trainings):
             plot.write(work / FIGURES)
-        grids = [grid for chapter in chapters for grid in chapter.grids]
+        grids = [*(grid for chapter in chapters for grid in chapter.tables), *rankings]
         (work / "tables.md").write_text(markdown(grids), encoding="utf-8")
         (work / "tables.tex").write_text(latex(grids), encoding="utf-8")
-        (work / "report.html").write_text(page(run.name, record, chapters, trainings), encoding="utf-8")
+        (work / "report.html").write_text(page(run.name, record, chapters, trainings, rankings), encoding="utf-8")
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _chapter(section: Section, look: Mapping[str, Look]) -> Chapter:
+    """Gather all that is told of a request; a table without a line is left out."""
+    further = {
+        "Membership attacks": [attack_grid(section, point) for point in AFTER],
+        "Spread over seeds": [spread_grid(section, point) for point in AFTER],
+        "Beside the published numbers": [published_grid(section)],
+    }
+    kept = [(heading, [grid for grid in grids if grid is not None]) for heading, grids in further.items()]
+    return Chapter(
+        section,
+        [distances(section, point) for point in AFTER],
+        figures.plots_of(section, look),
+        verdict(section),
+        difficulty_grid(section),
+        [(heading, grids) for heading, grids in kept if grids],
+    )
 
 
 def _trainings(run: Run, sections: list[Section]) -> list[Plot]:
