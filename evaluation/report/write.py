@@ -23,6 +23,8 @@ from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, sections_
 from evaluation.runs import Run
 from partitions.errors import BadInput
 
+REPORT = "report"
+"""Where a run's own report lies, below the run folder."""
 TRAININGS = {ORIGINAL: "trained", GOLD: "unlearned"}
 """Trainings whose rounds are drawn, with the checkpoint at their end."""
 
