@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +33,9 @@ STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.
 UNITS = {"accuracy": "share of records"}
 HEAT = ("forget", "retain", "test")
 HEAT_COLOURS = "Blues"
+Kind = Literal["png", "svg"]
+DPI = 150
+DRAWING = threading.Lock()
 NEAREST, CLOSER = 0.05, 0.12
 """Least half-width of the panel near gold, and the part of the plane up to which it is drawn."""
 
@@ -47,8 +52,10 @@ class Plot:
         What it is, how to read it, and what it shows for those who do not see it.
     data : DataFrame
         Every number in it.
-    svg : str
-    png : bytes
+    draw : callable
+        Draws it on an empty figure.
+    height : float
+        Inches; all are `WIDTH` wide.
     """
 
     name: str
@@ -56,14 +63,33 @@ class Plot:
     caption: str
     alt: str
     data: pd.DataFrame
-    svg: str
-    png: bytes
+    draw: Callable[[Figure], None]
+    height: float
 
     def write(self, folder: Path) -> None:
         """Write the figure as PNG, SVG and CSV."""
-        (folder / f"{self.name}.png").write_bytes(self.png)
-        (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
-        self.data.to_csv(folder / f"{self.name}.csv", index=False, lineterminator="\n")
+        for kind, content in self.files.items():
+            (folder / f"{self.name}.{kind}").write_bytes(content)
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """The figure as PNG and SVG, drawn when first asked for, and its numbers as CSV (UTF-8)."""
+        return {"png": self.drawn("png"), "svg": self.drawn("svg"), "csv": self.csv}
+
+    @property
+    def csv(self) -> bytes:
+        """Its numbers as CSV."""
+        return self.data.to_csv(index=False, lineterminator="\n").encode()
+
+    def drawn(self, kind: Kind) -> bytes:
+        """Draw the figure; the same bytes every time. One at a time: Matplotlib's settings are the process's own."""
+        with DRAWING, matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(WIDTH, self.height), layout="constrained")
+            FigureCanvasAgg(figure)
+            self.draw(figure)
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else {})
+        return file.getvalue()
 
 
 def plots_of(section: Section, looks: Mapping[str, Look]) -> list[Plot]:
@@ -100,7 +126,7 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
             axes.set_title("the same, near gold", loc="left", fontsize=9)
         _legend(figure, data, looks)
 
-    return _plot(
+    return Plot(
         f"{section.slug}-{checkpoint}-plane",
         f"Forget and retain {metric}, {AFTER[checkpoint]}",
         f"Each mark is a model; the star is {GOLD}, and good is near the star, not far to the left. "
@@ -149,7 +175,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
 
     worst = data.set_index("model")[shown].abs().idxmax()
     least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
-    return _plot(
+    return Plot(
         f"{section.slug}-{checkpoint}-heat",
         f"Distance to gold by model and metric, {AFTER[checkpoint]}",
         "Light is near gold. Differences keep their sign: below gold is negative. Colours compare the models of one "
@@ -199,7 +225,7 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
     words += [f"{GOLD} processed {records:,.0f} records." for records in gold["examples"].dropna()]
     words += [f"Most records: {_top(dearest, 'examples', largest=True)}."]
     words += [f"Nearest by KL: {_top(nearest, 'kl_forget', largest=False)}."] if len(nearest) else []
-    return _plot(
+    return Plot(
         f"{section.slug}-{checkpoint}-cost",
         f"What closeness costs, {AFTER[checkpoint]}",
         f"Low is near gold, left is cheap. Right of the dotted line a method costs more than {GOLD}; above the dashed "
@@ -254,7 +280,7 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
         if len(final)
         else ""
     )
-    return _plot(
+    return Plot(
         name,
         title,
         "As the sites reported it, on the records they trained on in that round.",
@@ -290,7 +316,7 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
         figure.legend(handles=[line], loc="outside lower center", frameon=False, fontsize=8)
 
     low, high = data.loc[data["metric"].idxmin()], data.loc[data["metric"].idxmax()]
-    return _plot(
+    return Plot(
         name,
         title,
         "As the sites reported it in the last round, on the records they trained on; a run folder does not keep the "
@@ -470,16 +496,3 @@ def _log(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
     scale("symlog", linthresh=positive.min(), linscale=0.7)
     first, last = math.ceil(math.log10(positive.min())), math.ceil(math.log10(positive.max()))
     axis.set_ticks([0, *(10.0**power for power in range(first, last + 1))])
-
-
-def _plot(
-    name: str, title: str, caption: str, alt: str, data: pd.DataFrame, draw: Callable[[Figure], None], height: float
-) -> Plot:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-        png, svg = io.BytesIO(), io.StringIO()
-        figure.savefig(png, format="png", dpi=150)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return Plot(name, title, caption, alt, data, svg.getvalue(), png.getvalue())

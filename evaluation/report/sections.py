@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.runs import Run
+from evaluation.service.sources import OpenRun
 from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json
 from partitions.errors import BadInput
 
@@ -89,7 +89,7 @@ class Section:
         return " ".join(str(part) for part in parts if part)
 
 
-def sections_of(run: Run) -> list[Section]:
+def sections_of(run: OpenRun) -> list[Section]:
     """Return the sections of a run, in the order of ``results.csv``.
 
     Raises
@@ -99,9 +99,7 @@ def sections_of(run: Run) -> list[Section]:
     """
     results = run.results
     if results.empty:
-        raise BadInput(
-            "run", str(run.path), "a run with results, and results.csv is empty", "finish it with `lethe run`"
-        )
+        raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
     settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest["cells"]}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
     return [

@@ -27,7 +27,9 @@ class RunInfo:
         Scored models: one a cell and checkpoint.
     status : str
         ``done`` when every model is scored, ``scoring`` while some wait, ``failed`` when some never will be, ``empty``
-        without any.
+        without any; a run folder that cannot be read is ``damaged``.
+    datasets, requests, methods : tuple of str
+        What it is about, in the order of its results; empty where unknown.
     """
 
     id: str
@@ -36,6 +38,9 @@ class RunInfo:
     experiments: tuple[str, ...]
     models: int
     status: str
+    datasets: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
 
 
 class OpenRun(Protocol):
