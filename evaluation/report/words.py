@@ -23,10 +23,10 @@ table.</li>
 </ul>"""
 """HTML."""
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --line: #d5d0c8;
-  --gold: #fff3c4; --bad: #9b1c1c; --link: #0b57a4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #b9b2a7; --page: #171614; --line: #45413b;
-  --gold: #332c0e; --bad: #ff9d94; --link: #8ec5ff; } }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --card: #fff; --line: #d5d0c8;
+  --edge: #857d72; --gold: #fff3c4; --bad: #9b1c1c; --link: #0b57a4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #b9b2a7; --page: #171614; --card: #1f1d1a;
+  --line: #45413b; --edge: #8f887c; --gold: #332c0e; --bad: #ff9d94; --link: #8ec5ff; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; } @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body { margin: 0 auto; padding: 1rem; max-width: 66rem; background: var(--page); color: var(--ink);

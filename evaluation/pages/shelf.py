@@ -1,0 +1,145 @@
+"""Runs made ready to be shown: their chapters, and every figure drawn once, until the content of either changes."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import matplotlib
+import pandas as pd
+
+from evaluation.report.chapters import Chapter, chapters_of, trainings_of
+from evaluation.report.figures import Plot
+from evaluation.report.grid import Grid
+from evaluation.report.sections import Section
+from evaluation.service.sources import OpenRun, Runs
+
+READY = 8
+"""Runs kept ready."""
+DRAWN = 64 * 2**20
+"""Bytes of drawn figures kept."""
+KINDS: dict[str, str] = {"png": "image/png", "svg": "image/svg+xml", "csv": "text/csv; charset=utf-8"}
+"""Files of a figure, with their media types."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run as its pages need it.
+
+    Attributes
+    ----------
+    id : str
+    run : OpenRun
+    digest : str
+        Of everything in it.
+    chapters : list of Chapter
+    trainings : list of Plot
+    """
+
+    id: str
+    run: OpenRun
+    digest: str
+    chapters: Sequence[Chapter]
+    trainings: Sequence[Plot]
+
+    @property
+    def sections(self) -> list[Section]:
+        """Its requests."""
+        return [chapter.section for chapter in self.chapters]
+
+    @property
+    def grids(self) -> list[Grid]:
+        """All its tables."""
+        return [grid for chapter in self.chapters for grid in chapter.grids]
+
+    @property
+    def plots(self) -> dict[str, Plot]:
+        """All its figures, by name."""
+        own = [plot for chapter in self.chapters for plot in chapter.plots]
+        return {plot.name: plot for plot in (*own, *self.trainings)}
+
+    def mark(self, plot: Plot) -> str:
+        """Return a hash of all that determines how a figure looks."""
+        methods = sorted({method for section in self.sections for method in section.results["method"].unique()})
+        about = (plot.name, plot.title, plot.caption, plot.alt, repr(plot.height), repr(methods), _drawing())
+        return hashlib.sha256("\0".join(about).encode() + plot.csv).hexdigest()[:24]
+
+
+class Shelf:
+    """Runs of a source, made ready once; safe for many threads."""
+
+    def __init__(self, source: Runs) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
+        self._ready: OrderedDict[str, Ready] = OrderedDict()
+        self._drawn: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def ready(self, id: str) -> Ready:
+        """Return a run made ready; raises `BadInput` when there is none, or it is damaged or without results."""
+        run = self._source.open(id)
+        with self._lock:
+            found = self._ready.get(id)
+            making = self._making.setdefault(id, threading.Lock())
+        if found is not None and found.run is run:
+            return found
+        with making:
+            digest = _digest(run)
+            with self._lock:
+                found = self._ready.get(id)
+            if found is None or found.digest != digest:
+                chapters = chapters_of(run)
+                trainings = trainings_of([chapter.section for chapter in chapters], run.rounds)
+                found = Ready(id, run, digest, chapters, trainings)
+            with self._lock:
+                self._ready[id] = found
+                self._ready.move_to_end(id)
+                while len(self._ready) > READY:
+                    self._making.pop(self._ready.popitem(last=False)[0], None)
+        return found
+
+    def drawn(self, plot: Plot, mark: str, kind: Literal["png", "svg"]) -> bytes:
+        """Return a figure's image; drawn when nobody asked for it before.
+
+        Parameters
+        ----------
+        plot : Plot
+        mark : str
+            As `Ready.mark` gives it.
+        kind : {"png", "svg"}
+        """
+        key = (mark, kind)
+        with self._lock:
+            if key in self._drawn:
+                self._drawn.move_to_end(key)
+                return self._drawn[key]
+        image = plot.drawn(kind)
+        with self._lock:
+            self._drawn[key] = image
+            while sum(map(len, self._drawn.values())) > DRAWN and len(self._drawn) > 1:
+                self._drawn.popitem(last=False)
+        return image
+
+
+def _digest(run: OpenRun) -> str:
+    found = hashlib.sha256(repr((run.name, run.manifest)).encode())
+    for frame in (run.results, run.curves, run.rounds):
+        found.update(repr(list(frame.columns)).encode())
+        found.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    return found.hexdigest()[:24]
+
+
+def _drawing() -> str:
+    """Return what changes when figures are drawn otherwise: Matplotlib, and the code of the report."""
+    return _CODE
+
+
+_CODE = hashlib.sha256(
+    matplotlib.__version__.encode()
+    + b"".join(path.read_bytes() for path in sorted(Path(str(__file__)).parents[1].glob("report/*.py")))
+).hexdigest()
