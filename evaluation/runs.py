@@ -89,11 +89,11 @@ class Run:
         frames = []
         for row in self.cells.drop_duplicates("model").to_dict("records"):
             frame = self.history(str(row["cell"]), str(row["checkpoint"])).frame()
-            for name in reversed(ROUNDS):
-                frame.insert(0, name, row[name])
-            frames.append(frame)
-        kept = [frame for frame in frames if len(frame)]
-        return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=[*ROUNDS, "round", "site"])
+            if len(frame):
+                frames.append(
+                    pd.concat([pd.DataFrame({name: row[name] for name in ROUNDS}, frame.index), frame], axis=1)
+                )
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*ROUNDS, "round", "site"])
 
 
 def open_run(run: Path | str, home: Path | str | None = None) -> Run:

@@ -51,6 +51,7 @@ def compare_page(first: Ready, second: Ready) -> str:
         f'<div class="withnav">{contents(listed)}<div>',
         _settings(pairs, first, second),
         section("only", "What only one has", *_only(pairs, alone, names)),
+        section("key", "How to read the differences", paragraph(KEY)) if pairs else "",
         *(_pair(pair, names) for pair in pairs),
         "</div></div>",
         crumbs=[("Runs", address("", run=[first.id, second.id]))],
@@ -64,7 +65,7 @@ def _who(first: Ready, second: Ready) -> str:
         for place, ready in (("First", first), ("Second", second))
     ]
     swapped = link(address("compare", run=[second.id, first.id]), "Swap the two")
-    return f'<ul class="two">{"".join(found)}</ul><p>{swapped}</p>'
+    return f'<ul class="two">{"".join(found)}</ul><p class="swap">{swapped}</p>'
 
 
 def _settings(pairs: Sequence[Pair], first: Ready, second: Ready) -> str:
@@ -93,14 +94,14 @@ def _only(pairs: Sequence[Pair], alone: tuple[list[Section], list[Section]], nam
 
 
 def _pair(pair: Pair, names: tuple[str, str]) -> str:
-    parts = [paragraph(KEY)]
+    parts: list[str] = []
     for checkpoint, after in AFTER.items():
         models = [
             (one, two) for one, two in pair.models if one["checkpoint"] == checkpoint or one["method"] == ORIGINAL
         ]
         if models:
             parts += [f"<h3>{after.capitalize()}</h3>", _table(pair, checkpoint, models, names)]
-    if len(parts) == 1:
+    if not parts:
         parts = [paragraph("The runs have no model of this request in common.")]
     return section(pair.first.slug, pair.first.title, *parts)
 
@@ -153,6 +154,8 @@ def _cell(found: Change, unit: str) -> str:
         return f"<td>{sides}</td>"
     sign, meaning = SIGNS[found.verdict]
     told = f' <span role="img" aria-label="{meaning}">{sign}</span>' if sign else ""
+    if found.difference == 0:
+        return f'<td>{sides}<span class="change">the same</span></td>'
     difference = data(_number(found.difference, unit, signed=True))
     return f'<td>{sides}<span class="change {found.verdict}">{difference}{told}</span></td>'
 

@@ -14,15 +14,20 @@ from evaluation.published.join import join_published
 from evaluation.published.tables import SOURCES
 from evaluation.report.grid import Number
 from evaluation.report.pieces import contents, data, folded, paragraph, scroll, section, words
-from evaluation.tables import short
+from evaluation.report.sections import AFTER, GOLD
+from evaluation.tables import Row, short
 
 SETTING = ("table", "dataset", "granularity", "alpha", "model")
+OF_A_LINE = ("method", "metric", "our_dataset", "request", "preset")
+IN_HEADS = ("on ", "before recovery", "the study reports after it")
+"""Remarks that the heads of the columns make."""
+RECOVERED = AFTER["recovered"]
 RECORDS = (
     "<p><b>The studies do not say on which records they report</b> forget and retain accuracy: on those the model was "
-    "trained on, or on held-out ones of the same kind. A run has both, so that one published number may stand beside "
-    "two of this run; the remark of each row says which it is. The studies report after recovery; rows of this run "
-    "before recovery are marked. A number from other software, data versions and seeds is something to look at, not a "
-    "test to pass: the distance from a model retrained in the same run tells more.</p>"
+    "trained on, or on held-out ones of the same kind. A run has both, and the head of each column says "
+    "which. The studies report after recovery; the model before it, and the original, which has none, are in columns "
+    "of their own. In brackets is this run minus published. A number from other software, data versions and seeds is "
+    "something to look at, not a test to pass: the distance from a model retrained in the same run tells more.</p>"
 )
 
 
@@ -80,45 +85,68 @@ def _title(key: Sequence[object]) -> str:
 
 
 def _beside(title: str, group: pd.DataFrame) -> str:
-    heads = ("method", "metric", "published", "this run", "difference", "checkpoint", "our metric", "remark")
-    head = "".join(f'<th scope="col">{one}</th>' for one in heads)
-    body = "".join(_row(row) for row in group.to_dict("records"))
+    """Return a line a method and metric: the published number, then ours by checkpoint and records."""
+    rows: list[Row] = [{str(name): value for name, value in row.items()} for row in group.to_dict("records")]
+    columns = sorted({_column(row) for row in rows}, key=lambda column: (column[0] != RECOVERED, column))
+    lines: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        lines.setdefault(tuple(str(row[name]) for name in OF_A_LINE), []).append(row)
+    several = [name for name in OF_A_LINE[2:] if group[name].nunique() > 1]
+    heads = "".join(
+        f'<th scope="col">{escape(", ".join(one for one in (records, after) if one))}</th>'
+        for after, records in columns
+    )
+    body = "".join(_line(line, columns, several) for line in lines.values())
     table = (
-        f'<table class="paper"><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>'
+        f'<table class="paper"><caption>{escape(title)}</caption><thead><tr><th scope="col">method</th>'
+        f'<th scope="col">metric</th><th scope="col">published</th>{heads}<th scope="col">remarks</th></tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
     return scroll(title, table)
 
 
-def _row(row: dict[object, object]) -> str:
-    gold = ' class="gold"' if row["method"] == "retrain" else ""
-    seeds = f" ({row['seeds']} seeds)" if int(str(row["seeds"])) > 1 else ""
-    numbers = (
-        f"{data(_number(row['published']))}{_spread(row['published_std'])}",
-        f"{data(_number(row['ours']))}{_spread(row['ours_std'])}{seeds}",
-        data(_number(row["difference"], signed=True)),
-    )
-    told = [str(row[name]) for name in ("checkpoint", "our_metric", "note")]
+def _column(row: Row) -> tuple[str, str]:
+    """Return when and on which records a number of ours was measured."""
+    records = next((part.removeprefix("on ") for part in row["note"].split("; ") if part.startswith("on ")), "")
+    return AFTER.get(row["checkpoint"], AFTER["unlearned"]), records
+
+
+def _line(rows: Sequence[Row], columns: Sequence[tuple[str, str]], several: Sequence[str]) -> str:
+    first, own = rows[0], {_column(row): row for row in rows}
+    gold = ' class="gold"' if first["method"] == GOLD else ""
+    name = " ".join(str(one) for one in (first["method"], *(first[name] for name in several)) if one)
+    cells = [_published(first), *(_ours(own.get(column)) for column in columns)]
+    remarks = dict.fromkeys(part for row in rows for part in row["note"].split("; ") if not part.startswith(IN_HEADS))
     return (
-        f'<tr{gold}><th scope="row">{escape(str(row["method"]))}</th><td>{escape(str(row["metric"]))}</td>'
-        + "".join(f'<td class="number">{one}</td>' for one in numbers)
-        + "".join(f"<td>{escape(one)}</td>" for one in told)
-        + "</tr>"
+        f'<tr{gold}><th scope="row">{escape(name)}</th><td class="text">{escape(first["metric"])}</td>'
+        f"{''.join(f'<td>{cell}</td>' for cell in cells)}"
+        f'<td class="remarks">{escape("; ".join(part for part in remarks if part))}</td></tr>'
     )
 
 
-def _number(value: object, *, signed: bool = False) -> Number:
-    number = float(str(value))
-    if math.isnan(number):
+def _published(row: Row) -> str:
+    return f"{data(_number(row['published']))}{_spread(row['published_std'])}"
+
+
+def _ours(row: Row | None) -> str:
+    if row is None:
+        return data(_number(math.nan))
+    difference = _number(row["difference"], signed=True)
+    told = f' <span class="delta">({data(difference)})</span>' if difference.text else ""
+    seeds = f' <span class="delta">{row["seeds"]} seeds</span>' if row["seeds"] > 1 else ""
+    return f"{data(_number(row['ours']))}{_spread(row['ours_std'])}{told}{seeds}"
+
+
+def _number(value: float, *, signed: bool = False) -> Number:
+    if math.isnan(value):
         return Number("")
-    text = f"{abs(number):.3f}" if abs(number) < 10 else short(abs(number))
-    plus = "" if float(text.replace("e", "E")) == 0 else "−" if number < 0 else "+" if signed else ""
-    return Number(plus + text, number)
+    text = f"{abs(value):.3f}" if abs(value) < 10 else short(abs(value))
+    plus = "" if float(text) == 0 else "−" if value < 0 else "+" if signed else ""
+    return Number(plus + text, value)
 
 
-def _spread(std: object) -> str:
-    number = float(str(std))
-    return "" if math.isnan(number) else f' <span class="delta">± {number:.3f}</span>'
+def _spread(std: float) -> str:
+    return "" if math.isnan(std) else f' <span class="delta">± {std:.3f}</span>'
 
 
 def _without(rows: pd.DataFrame, about: Sequence[str], what: str) -> str:

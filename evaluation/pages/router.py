@@ -21,7 +21,7 @@ from evaluation.pages.frame import page
 from evaluation.pages.paper_page import paper_page
 from evaluation.pages.run_page import TABLES, run_page
 from evaluation.pages.runs_page import runs_page
-from evaluation.pages.shelf import KINDS, Shelf
+from evaluation.pages.shelf import KINDS, Missing, Shelf
 from evaluation.pages.style import ICON, SHEET
 from evaluation.published.join import join_published
 from evaluation.report.grid import Grid
@@ -52,10 +52,6 @@ LOG = logging.getLogger(__name__)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Words = Annotated[str, Query(max_length=200)]
 Ids = Annotated[list[str], Query(default_factory=list, max_length=100)]
-
-
-class Missing(Exception):
-    """There is no such page; its text says what there is none of."""
 
 
 class _Route(APIRoute):
@@ -116,11 +112,11 @@ def pages_router(source: Runs) -> APIRouter:
 
     @router.get("/run/{id}/results.csv")
     def results(id: str) -> Response:
-        return _csv(source.open(id).results)
+        return _csv(shelf.open(id).results)
 
     @router.get("/run/{id}/curves.csv")
     def curves(id: str) -> Response:
-        return _csv(source.open(id).curves)
+        return _csv(shelf.open(id).curves)
 
     @router.get("/run/{id}/tables.{kind}")
     def tables(id: str, kind: str) -> Response:
@@ -136,7 +132,7 @@ def pages_router(source: Runs) -> APIRouter:
         plot = ready.plots.get(name)
         if plot is None or kind not in KINDS:
             raise Missing(f"figure {name}.{kind}")
-        mark = ready.mark(plot)
+        mark = ready.marks[name]
         headers = {"ETag": f'"{mark}-{kind}"', "Cache-Control": FOR_EVER if v == mark else ASK_AGAIN}
         if f'"{mark}-{kind}"' in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -188,8 +184,11 @@ def not_found(what: str) -> HTMLResponse:
 
 
 def refused(error: BadInput) -> HTMLResponse:
-    """Return the page of a mistake or of a damaged run, with what is allowed and the remedy."""
-    return failure(404 if error.key == "run" else 400, "That cannot be shown", str(error))
+    """Return the page of a mistake or of a damaged run: what is expected, and the remedy; no path of this machine."""
+    remedy = f": {error.remedy}" if error.remedy else ""
+    return failure(
+        400 if error.key == "compare" else 409, "That cannot be shown", f"Expected is {error.allowed}{remedy}."
+    )
 
 
 def broken() -> HTMLResponse:

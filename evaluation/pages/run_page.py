@@ -18,10 +18,10 @@ def run_page(ready: Ready) -> str:
     """Return the page."""
 
     def image(plot: Plot) -> str:
-        return address("run", ready.id, "figures", f"{plot.name}.svg", v=ready.mark(plot))
+        return address("run", ready.id, "figures", f"{plot.name}.svg", v=ready.marks[plot.name])
 
     def files(plot: Plot) -> dict[str, str]:
-        mark = ready.mark(plot)
+        mark = ready.marks[plot.name]
         return {kind.upper(): address("run", ready.id, "figures", f"{plot.name}.{kind}", v=mark) for kind in KINDS}
 
     def tables(grid: Grid) -> dict[str, str]:

@@ -9,11 +9,14 @@ from html import escape
 
 from evaluation.pages.frame import address, link, page
 from evaluation.report.pieces import facts
+from evaluation.report.sections import CONTROL, GOLD, ORIGINAL
 from evaluation.service.sources import RunInfo
 
 ON_A_PAGE = 50
 FEW = 6
 """Names shown of a list; the others are counted."""
+EVERY = (ORIGINAL, GOLD, CONTROL)
+"""Models that are in every run, so that they tell none from another."""
 STATES = {
     "done": "done",
     "scoring": "scoring: more is to come",
@@ -57,7 +60,7 @@ def runs_page(runs: Sequence[RunInfo], words: str, ticked: Sequence[str], number
         f'<ol class="runs">{listed}</ol>' if listed else "<p>No run has all of these words.</p>",
         _turning(words, ticked, number, pages),
         '<div class="bar"><button class="main" formaction="/compare">Compare two</button>'
-        "<p>Tick two runs to see them side by side.</p></div></form>",
+        "<p>Tick two runs first.</p></div></form>",
         here="Runs",
     )
 
@@ -80,7 +83,8 @@ def _item(run: RunInfo, ticked: bool) -> str:
     warn = "" if run.status in ("done", "scoring") else " warn"
     state = f'<span class="state{warn}">{escape(STATES.get(run.status, run.status))}</span>'
     models = f"{run.models} model{'' if run.models == 1 else 's'}"
-    asked = {"Data sets": run.datasets, "Requests": run.requests, "Methods": run.methods}
+    methods = [name for name in run.methods if name not in EVERY]
+    asked = {"Data sets": run.datasets, "Requests": run.requests, "Methods": methods}
     return (
         f"<li><h2>{link(address('run', run.id), run.name)}</h2>"
         f'<label class="tick"><input type="checkbox" name="run" value="{escape(run.id)}"{tick} '

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from evaluation.report.figures import Plot
 from evaluation.report.grid import Grid
 from evaluation.report.sections import Section
 from evaluation.service.sources import OpenRun, Runs
+from partitions.errors import BadInput
 
 READY = 8
 """Runs kept ready."""
@@ -25,6 +27,11 @@ DRAWN = 64 * 2**20
 """Bytes of drawn figures kept."""
 KINDS: dict[str, str] = {"png": "image/png", "svg": "image/svg+xml", "csv": "text/csv; charset=utf-8"}
 """Files of a figure, with their media types."""
+CODE = hashlib.sha256(
+    matplotlib.__version__.encode()
+    + b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].glob("report/*.py")))
+).hexdigest()
+"""What changes when figures are drawn otherwise: Matplotlib, and the code of the report."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +64,25 @@ class Ready:
         """All its tables."""
         return [grid for chapter in self.chapters for grid in chapter.grids]
 
-    @property
+    @cached_property
     def plots(self) -> dict[str, Plot]:
         """All its figures, by name."""
         own = [plot for chapter in self.chapters for plot in chapter.plots]
         return {plot.name: plot for plot in (*own, *self.trainings)}
 
-    def mark(self, plot: Plot) -> str:
-        """Return a hash of all that determines how a figure looks."""
+    @cached_property
+    def marks(self) -> dict[str, str]:
+        """Of every figure, by name, a hash of all that determines its looks: numbers, words, colours and code."""
         methods = sorted({method for section in self.sections for method in section.results["method"].unique()})
-        about = (plot.name, plot.title, plot.caption, plot.alt, repr(plot.height), repr(methods), _drawing())
-        return hashlib.sha256("\0".join(about).encode() + plot.csv).hexdigest()[:24]
+        found = {}
+        for plot in self.plots.values():
+            about = (plot.name, plot.title, plot.caption, plot.alt, repr(plot.height), *methods, CODE)
+            found[plot.name] = hashlib.sha256("\0".join(about).encode() + plot.csv).hexdigest()[:24]
+        return found
+
+
+class Missing(LookupError):
+    """There is no such thing; its text says what there is none of."""
 
 
 class Shelf:
@@ -80,9 +95,24 @@ class Shelf:
         self._ready: OrderedDict[str, Ready] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
+    def open(self, id: str) -> OpenRun:
+        """Return a run as its source has it; raises `Missing` when there is none of that id."""
+        try:
+            return self._source.open(id)
+        except BadInput:
+            raise Missing(f"run {id}") from None
+
     def ready(self, id: str) -> Ready:
-        """Return a run made ready; raises `BadInput` when there is none, or it is damaged or without results."""
-        run = self._source.open(id)
+        """Return a run made ready.
+
+        Raises
+        ------
+        Missing
+            When there is none of that id.
+        BadInput
+            When it is damaged, or without results.
+        """
+        run = self.open(id)
         with self._lock:
             found = self._ready.get(id)
             making = self._making.setdefault(id, threading.Lock())
@@ -110,7 +140,7 @@ class Shelf:
         ----------
         plot : Plot
         mark : str
-            As `Ready.mark` gives it.
+            As `Ready.marks` has it.
         kind : {"png", "svg"}
         """
         key = (mark, kind)
@@ -132,14 +162,3 @@ def _digest(run: OpenRun) -> str:
         found.update(repr(list(frame.columns)).encode())
         found.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     return found.hexdigest()[:24]
-
-
-def _drawing() -> str:
-    """Return what changes when figures are drawn otherwise: Matplotlib, and the code of the report."""
-    return _CODE
-
-
-_CODE = hashlib.sha256(
-    matplotlib.__version__.encode()
-    + b"".join(path.read_bytes() for path in sorted(Path(str(__file__)).parents[1].glob("report/*.py")))
-).hexdigest()

@@ -17,9 +17,9 @@ body { max-width: 78rem; padding: 0 1rem 3rem; }
 .crumbs { font-size: .9rem; color: var(--soft); margin: 0; }
 h1 { font-size: clamp(1.4rem, 1.1rem + 1.6vw, 2rem); overflow-wrap: anywhere; margin: .3rem 0 1rem; }
 h2 { font-size: 1.35rem; overflow-wrap: anywhere; } h3 { font-size: 1.1rem; }
-main h2:first-of-type { margin-top: 1.5rem; }
+.withnav section:first-of-type > h2 { margin-top: 0; }
 .lead { font-size: 1.05rem; max-width: 46rem; }
-footer { margin-top: 3rem; border-top: 1px solid var(--line); }
+footer { margin-top: 2.5rem; border-top: 1px solid var(--line); }
 input, button { font: inherit; color: inherit; }
 input[type=search] { width: 100%; min-height: 2.75rem; padding: .4rem .7rem; background: var(--card);
   border: 1px solid var(--edge); border-radius: 6px; }
@@ -45,22 +45,30 @@ input:focus-visible, button:focus-visible { outline: 3px solid var(--link); outl
 .state { font-weight: 600; } .state.warn { color: var(--bad); }
 .files a { white-space: nowrap; } .downloads { display: flex; flex-wrap: wrap; gap: .5rem 1.2rem; padding: 0;
   list-style: none; margin: .75rem 0; } .downloads a { display: inline-block; padding: .2rem 0; }
-table { background: var(--card); } tbody th { background: var(--card); }
-.scroll { border: 1px solid var(--line); border-radius: 6px; background: var(--card); }
-.scroll table { width: 100%; } caption { padding: .6rem; } th, td { padding: .35rem .6rem; }
+.scroll { border: 1px solid var(--line); border-radius: 6px; background:
+  linear-gradient(to right, var(--card) 30%, transparent) 0 / 2.5rem 100% local no-repeat,
+  linear-gradient(to left, var(--card) 30%, transparent) 100% / 2.5rem 100% local no-repeat,
+  linear-gradient(to right, var(--shade), transparent) 0 / .9rem 100% scroll no-repeat,
+  linear-gradient(to left, var(--shade), transparent) 100% / .9rem 100% scroll no-repeat, var(--card); }
+tbody th { background: var(--card); } thead th:first-child { text-align: left; }
+.scroll table { width: 100%; } caption { padding: .6rem; } th, td { padding: .35rem .5rem; }
 tbody tr:last-child > * { border-bottom: 0; }
-caption { white-space: normal; } .scroll > table > caption { position: sticky; left: 0; max-width: 60rem; }
+caption { white-space: normal; position: sticky; left: 0; max-width: calc(100vw - 3rem); }
+table.paper thead th { white-space: normal; min-width: 5rem; } table.paper td.text { text-align: left; }
+td.remarks { text-align: left; white-space: normal; min-width: 18rem; } tr.gold td.remarks { font-weight: 400; }
+table.paper thead th:last-child, table.paper thead th:nth-child(2) { text-align: left; }
 td .change { display: block; color: var(--soft); } td .change.beyond { color: var(--ink); font-weight: 700; }
 .pages { display: flex; gap: 1.5rem; }
+.swap { margin: 0 0 -.5rem; }
 .two { display: grid; gap: .75rem; margin: 1rem 0; padding: 0; list-style: none; max-width: none; }
 .two li { border: 1px solid var(--line); border-radius: 8px; background: var(--card); padding: .7rem 1rem; }
 .two b { display: block; color: var(--soft); font-weight: 600; font-size: .9rem; }
 .plain { padding-left: 1.2rem; } .plain li { margin: .2rem 0; }
 @media (min-width: 44rem) { .two { grid-template-columns: 1fr 1fr; } }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
-  .runs dl { grid-template-columns: 1fr; } tbody th { max-width: 9.5rem; white-space: normal;
-  overflow-wrap: anywhere; } figure { margin: 1.5rem -0.25rem; } figure img { padding: .1rem; } }
-@media (min-width: 70rem) { .withnav { display: grid; grid-template-columns: 15rem minmax(0, 1fr); gap: 2.5rem; }
+  .runs dl { grid-template-columns: 1fr; } tbody th { max-width: 10rem; white-space: normal; }
+  .files a { padding: .6rem 0; display: inline-block; } }
+@media (min-width: 70rem) { .withnav { display: grid; grid-template-columns: 12rem minmax(0, 1fr); gap: 2rem; }
   .withnav > nav { position: sticky; top: 0; align-self: start; max-height: 100vh; overflow: auto;
   padding: 1rem 0; font-size: .925rem; } .withnav > nav ol { list-style: none; padding: 0; margin: 0; }
   .withnav > nav li { border-left: 2px solid var(--line); padding-left: .8rem; } }

@@ -80,9 +80,9 @@ def figure(plot: Plot, places: Places) -> str:
     title = escape(plot.title)
     files = _files(plot.title, places, places.figure(plot))
     return (
-        f'<figure id="{slug(plot.name)}">'
+        f'<figure id="{slug(plot.name)}"><div class="picture">'
         f'<img src="{escape(places.image(plot))}" alt="{escape(plot.alt)}" loading="lazy" '
-        f'width="{WIDTH * PIXELS:.0f}" height="{plot.height * PIXELS:.0f}">'
+        f'width="{WIDTH * PIXELS:.0f}" height="{plot.height * PIXELS:.0f}"></div>'
         f"<figcaption><b>{title}.</b> {escape(plot.caption)}{files}</figcaption></figure>"
     )
 
