@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from made_runs import make_run
 from scipy.stats import norm, ttest_ind
 
-from evaluation.pages.comparison import Pair, change, lone, pairs_of, settings_apart, table
+from evaluation.pages.comparison import Pair, change, lone, paired_name, pairs_of, settings_apart, table
 from evaluation.report.sections import Section, sections_of
 from evaluation.runs import Run
 
@@ -69,10 +69,11 @@ def test_a_value_that_only_one_has_is_missing_not_nought(other: dict[str, Any]) 
     assert math.isnan(found.difference)
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[list[Section], list[Section]]:
-    first = make_run(tmp_path, "a", requests=("client:site-0", "class:2"))
-    second = make_run(tmp_path, "b", shift=0.06, settings={"lr": 0.02}, methods=("retrain", "ga"), experiment="other")
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Section], list[Section]]:
+    home = tmp_path_factory.mktemp("home")
+    first = make_run(home, "a", requests=("client:site-0", "class:2"))
+    second = make_run(home, "b", shift=0.06, settings={"lr": 0.02}, methods=("retrain", "ga"), experiment="other")
     return sections_of(Run(first)), sections_of(Run(second))
 
 
@@ -92,13 +93,15 @@ def test_models_of_one_run_are_named_and_those_of_both_in_order(two: tuple[Any, 
 
 
 def test_a_method_is_matched_though_its_preset_differs_unless_it_has_several(two: tuple[Any, Any]) -> None:
-    one, other = two[0][0], two[1][0]
-    for found in other.rows:
-        found["preset"] = "safe"
-    (pair,) = pairs_of([two[0][0], two[0][1]], [other])
-    assert [row["preset"] for row, _ in pair.models] == ["lethe"] * len(pair.models)
+    first, (other,) = two
+    safe = replace(other, rows=[row | {"preset": "safe"} for row in other.rows])
+    (pair,) = pairs_of(first, [safe])
+    assert {(one["preset"], two["preset"]) for one, two in pair.models} == {("lethe", "safe")}
     assert len(pair.models) == 5
-    assert one is not other
+    assert paired_name(pair, pair.models[-1]) == "ga lethe / ga safe"
+    (pair,) = pairs_of(first, [replace(other, rows=[*safe.rows, *other.rows])])
+    assert {(one["preset"], two["preset"]) for one, two in pair.models} == {("lethe", "lethe")}
+    assert "ga safe recovered" in pair.only[1]
 
 
 def test_settings_that_differ_are_told_and_places_are_not(two: tuple[Any, Any]) -> None:
