@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.console import Console
@@ -125,7 +126,7 @@ def _models(group: pd.DataFrame) -> Iterator[Row]:
             "seeds": len(rows[list(SEEDS)].drop_duplicates()),
             "status": "ok" if bad.empty else str(bad["status"].iloc[0]),
             "reason": "" if bad.empty else min(bad["reason"], key=len),  # the model's own, without a metric's
-            "metrics": {str(name): _average(found) for name, found in rows.groupby("metric", sort=True)},
+            "metrics": _averages(rows),
         }
 
 
@@ -140,22 +141,31 @@ def variants(results: pd.DataFrame) -> pd.Series:
     return results["cell"].str[:6].where(pd.Series(named, index=results.index, dtype=bool), "")
 
 
-def _average(rows: pd.DataFrame) -> dict[str, Any]:
-    values = rows["value"].dropna()
-    reasons = dict.fromkeys(reason for reason in rows["reason"] if reason)
+def _averages(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return every metric of one model, by name; a run has tens of thousands, so this does without pandas' groups."""
+    found: dict[str, list[dict[Hashable, Any]]] = {}
+    for one in rows[["metric", "value", "n", "ci_low", "ci_high", "reason"]].to_dict("records"):
+        found.setdefault(str(one["metric"]), []).append(one)
+    return {name: _average(found[name]) for name in sorted(found)}
+
+
+def _average(rows: list[dict[Hashable, Any]]) -> dict[str, Any]:
+    values = [row["value"] for row in rows if not math.isnan(row["value"])]
+    counts = [row["n"] for row in rows if not pd.isna(row["n"])]
+    reasons = dict.fromkeys(row["reason"] for row in rows if row["reason"])
     return {
-        "mean": _plain(values.mean()),
-        "std": _plain(values.std(ddof=1)),
+        "mean": _plain(np.mean(values)) if values else None,
+        "std": _plain(np.std(values, ddof=1)) if len(values) > 1 else None,
         "seeds": len(values),
-        "n": _plain(rows["n"].max()),
+        "n": _plain(max(counts)) if counts else None,
         "interval": _interval(rows),
         "reason": "; ".join(reasons),
     }
 
 
-def _interval(rows: pd.DataFrame) -> list[Any] | None:
+def _interval(rows: list[dict[Hashable, Any]]) -> list[Any] | None:
     """Return the interval of a single evaluation; several have their deviation instead."""
-    ends = [_plain(rows[end].iloc[0]) for end in ("ci_low", "ci_high")]
+    ends = [_plain(rows[0][end]) for end in ("ci_low", "ci_high")]
     return None if len(rows) > 1 or None in ends else ends
 
 

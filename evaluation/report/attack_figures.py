@@ -15,13 +15,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from evaluation.curves import SEEDS
-from evaluation.report.attacks import ATTACKS, OUTSIDE, attacked
-from evaluation.report.drawing import GREY, Plot, line_legend, line_of, plot_of
+from evaluation.report.attacks import ATTACKS, CURVES, OUTSIDE, attacked
+from evaluation.report.drawing import GREY, Plot, line_legend, line_of
 from evaluation.report.palette import INK, Look
 from evaluation.report.sections import AFTER, GOLD, Section
 
 BAND = "#d9d9d9"
 REFERENCES = "roc-reference"
+MOST_LINES = 24
+"""References up to which each has a line of its own in the grey."""
 MARGIN = 2.0
 """Part of a decade axis left of the first operating point, as a factor."""
 
@@ -52,7 +54,7 @@ def roc(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot | 
 
     seeds = int(models.groupby(["model", "attack"])["run"].nunique().max())
     several = f" Each of up to {seeds} combinations of seeds is a line of its own." if seeds > 1 else ""
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-roc",
         f"Membership attacks at every threshold, {AFTER[checkpoint]}",
         "The left end is what counts: how many forgotten records an attacker names while hardly ever being wrong. "
@@ -85,14 +87,14 @@ def bands(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
         _label(panels, len(attacks), "AUC (0.5: sees nothing, 1: always right)", "")
         figure.legend(handles=_band_handles(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-attacks",
         f"Membership attacks and gold's band, {AFTER[checkpoint]}",
-        "Dots with 95 % intervals; the grey band is where the AUC of one more retrained model would lie. Only a model "
-        "outside it can be told from gold, on either side. Hollow dots rest on too few records, or their model did not "
-        "end ok.",
+        "Dots with 95 % intervals; the grey band is where the AUC of one more retrained model would lie, attacked in "
+        "the model's place. Only a model outside it can be told from gold, on either side. Hollow dots rest on too few "
+        "records, or their model did not end ok.",
         _band_words(data, attacks),
-        data.drop(columns="stem"),
+        data.drop(columns="name"),
         draw,
         1.0 + (0.6 + 0.2 * len(names)) * math.ceil(len(attacks) / 2),
     )
@@ -102,7 +104,6 @@ def bands(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
 def _operating_points(section: Section, checkpoint: str) -> pd.DataFrame:
     """Return one row a point; `run` is its seeds, `reference` which retrained model, empty for a model's own."""
     columns = ["attack", "model", "method", "status", "run", "reference", "fpr", "tpr"]
-    titles = {attack.series: attack.title for attack in ATTACKS}
     frames = []
     for row in section.at(checkpoint):
         for kind in ("roc", REFERENCES):
@@ -110,7 +111,7 @@ def _operating_points(section: Section, checkpoint: str) -> pd.DataFrame:
             frames.append(
                 pd.DataFrame(
                     {
-                        "attack": found["series"].map(titles),
+                        "attack": found["series"].map(CURVES),
                         "model": section.name(row),
                         "method": row["method"],
                         "status": row["status"],
@@ -123,7 +124,13 @@ def _operating_points(section: Section, checkpoint: str) -> pd.DataFrame:
             )
     kept = [frame for frame in frames if len(frame)]
     whole = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=columns)
-    return whole.dropna(subset=["attack", "fpr", "tpr"])[columns]
+    return _golds_references(whole.dropna(subset=["attack", "fpr", "tpr"])[columns])
+
+
+def _golds_references(points: pd.DataFrame) -> pd.DataFrame:
+    """Drop references attacked in the place of models where gold has them too: then they are the same for all."""
+    of_gold = points[(points["reference"] != "") & (points["method"] == GOLD)]["attack"].unique()
+    return points[(points["reference"] == "") | (points["method"] == GOLD) | ~points["attack"].isin(of_gold)]
 
 
 def _steps(points: pd.DataFrame, first: float) -> tuple[np.ndarray, np.ndarray]:
@@ -166,13 +173,14 @@ def _roc_panel(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Look]) -> Non
     positive = data.loc[data["tpr"] > 0, "tpr"]
     low = min(first, float(positive.min()) if len(positive) else first) / MARGIN
     floor = low / MARGIN  # out of sight: a rate of 0 has no place on a logarithmic axis
-    references = [_steps(one, first) for _, one in data[data["reference"] != ""].groupby(["run", "reference"])]
+    keys = ["model", "run", "reference"]
+    references = [_steps(one, first) for _, one in data[data["reference"] != ""].groupby(keys)]
     if references:
         grid = np.unique(np.concatenate([x for x, _ in references]))
         heights = np.array([y[np.searchsorted(x, grid, side="right") - 1] for x, y in references])
         ends = (np.maximum(heights.min(axis=0), floor), np.maximum(heights.max(axis=0), floor))
         axes.fill_between(grid, *ends, step="post", color=BAND)
-        for x, y in references:
+        for x, y in references if len(references) <= MOST_LINES else ():
             axes.step(x, np.maximum(y, floor), where="post", color=GREY, linewidth=0.5, alpha=0.7)
     diagonal = np.array([left, 1.0])
     axes.plot(diagonal, diagonal, color=INK, linestyle=":", linewidth=0.9)
@@ -185,9 +193,9 @@ def _roc_panel(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Look]) -> Non
 
 def _band_panel(axes: Axes, data: pd.DataFrame, names: Sequence[str], looks: Mapping[str, Look]) -> None:
     places = {name: place for place, name in enumerate(names)}
-    band = data[["band_low", "band_high"]].dropna()
-    if len(band):
-        axes.axvspan(band["band_low"].median(), band["band_high"].median(), color=BAND, linewidth=0)
+    for one in data.dropna(subset=["band_low"]).to_dict("records"):
+        middle = places[one["model"]]
+        axes.fill_betweenx([middle - 0.5, middle + 0.5], one["band_low"], one["band_high"], color=BAND, linewidth=0)
     axes.axvline(0.5, color=INK, linestyle=":", linewidth=0.9)
     for one in data.to_dict("records"):
         look, place = looks[one["method"]], places[one["model"]]

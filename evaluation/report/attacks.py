@@ -20,30 +20,32 @@ class Attack:
 
     Attributes
     ----------
-    stem : str
-        Lead of its metrics: ``lira`` of ``lira_auc``.
-    series : str
-        Of its curves.
+    name : str
+        Of its curves, and lead of its metrics: ``lira`` of ``lira_tpr_at_1pct_fpr``.
+    area : str
+        The metric that is its AUC.
     title : str
         What people call it.
     """
 
-    stem: str
-    series: str
+    name: str
+    area: str
     title: str
 
 
-ATTACKS = (
-    Attack("ulira", "ulira", "U-LiRA"),
-    Attack("lira", "lira", "LiRA"),
-    Attack("calibrated_mia", "calibrated", "retrain-calibrated"),
-    Attack("population_mia", "population", "population loss"),
-)
 POPULATION = "population_mia"
 """The attack without other models: it has no band, and is shown beside those that have."""
+ATTACKS = (
+    Attack("ulira", "ulira_auc", "U-LiRA"),
+    Attack("lira", "lira_auc", "LiRA"),
+    Attack("calibrated", "calibrated_mia_auc", "retrain-calibrated"),
+    Attack(POPULATION, "population_mia_auc", "population loss"),
+)
+CURVES = {attack.name: attack.title for attack in ATTACKS} | {"population": "population loss"}
+"""Titles by the names that attacks have in curves."""
 OUTSIDE, INSIDE = "distinguishable from gold", "inside gold's band"
 COLUMNS = [
-    *("model", "method", "status", "attack", "stem", "auc", "auc_std", "ci_low", "ci_high", "tpr_at_1pct_fpr"),
+    *("model", "method", "status", "attack", "name", "auc", "auc_std", "ci_low", "ci_high", "tpr_at_1pct_fpr"),
     *("band_low", "band_high", "verdict", "underpowered"),
 ]
 
@@ -54,7 +56,7 @@ def attacked(section: Section, checkpoint: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row an attack and model, in the order of `ATTACKS`: model, method, status, attack, stem, auc with its
+        One row an attack and model, in the order of `ATTACKS`: model, method, status, attack, name, auc with its
         deviation over seeds and its interval, tpr_at_1pct_fpr, the band of gold's AUC, the verdict in words, and
         whether the AUC is underpowered.
         No row for an attack that was not made.
@@ -63,15 +65,15 @@ def attacked(section: Section, checkpoint: str) -> pd.DataFrame:
     made = {name for row in rows for name in row["metrics"]}
     found = []
     for attack in ATTACKS:
-        if f"{attack.stem}_auc" in made:
-            found += [_attacked(section, row, attack) for row in rows if f"{attack.stem}_auc" in row["metrics"]]
+        if attack.area in made:
+            found += [_attacked(section, row, attack) for row in rows if attack.area in row["metrics"]]
     return pd.DataFrame(found, columns=COLUMNS)
 
 
 def attack_grid(section: Section, checkpoint: str) -> Grid | None:
     """Return the table of one checkpoint's attacks; None where no attack with a band was made."""
     data = attacked(section, checkpoint)
-    if (data["stem"] == POPULATION).all():
+    if (data["name"] == POPULATION).all():
         return None
     rows = {section.name(row): row for row in section.at(checkpoint)}
     columns = [
@@ -94,24 +96,25 @@ def attack_grid(section: Section, checkpoint: str) -> Grid | None:
 
 
 def _attacked(section: Section, row: Row, attack: Attack) -> dict[str, object]:
-    stem = attack.stem
-    low, high = interval(row, f"{stem}_auc")
-    of_auc = section.results_of(row).query("metric == @name", local_dict={"name": f"{stem}_auc"})
+    stem, area = attack.name, attack.area
+    low, high = interval(row, area)
+    of_row = section.results_of(row)
+    statuses = of_row.loc[of_row["metric"] == area, "status"]
     return {
         "model": section.name(row),
         "method": row["method"],
         "status": row["status"],
         "attack": attack.title,
-        "stem": stem,
-        "auc": number(row, f"{stem}_auc"),
-        "auc_std": math.nan if (std := row["metrics"][f"{stem}_auc"]["std"]) is None else float(std),
+        "name": attack.name,
+        "auc": number(row, area),
+        "auc_std": math.nan if (std := row["metrics"][area]["std"]) is None else float(std),
         "ci_low": low,
         "ci_high": high,
         "tpr_at_1pct_fpr": number(row, f"{stem}_tpr_at_1pct_fpr"),
         "band_low": number(row, f"{stem}_auc_band_low"),
         "band_high": number(row, f"{stem}_auc_band_high"),
         "verdict": _verdict(row, stem),
-        "underpowered": bool((of_auc["status"] == "underpowered").any()),
+        "underpowered": bool((statuses == "underpowered").any()),
     }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +31,9 @@ GREY = "#8a8a8a"
 FEW_SITES = 8
 """Sites up to which each has its own colour."""
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
+Kind = Literal["png", "svg"]
+DPI = 150
+DRAWING = threading.Lock()
 UNITS = {"accuracy": "share of records"}
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 """Dashes of the curves of methods that share a colour, by their shape."""
@@ -46,8 +51,10 @@ class Plot:
         What it is, how to read it, and what it shows for those who do not see it.
     data : DataFrame
         Every number in it.
-    svg : str
-    png : bytes
+    draw : callable
+        Draws it on an empty figure.
+    height : float
+        Inches; all are `WIDTH` wide.
     """
 
     name: str
@@ -55,39 +62,33 @@ class Plot:
     caption: str
     alt: str
     data: pd.DataFrame
-    svg: str
-    png: bytes
+    draw: Callable[[Figure], None]
+    height: float
 
     def write(self, folder: Path) -> None:
         """Write the figure as PNG, SVG and CSV."""
-        (folder / f"{self.name}.png").write_bytes(self.png)
-        (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
-        self.data.to_csv(folder / f"{self.name}.csv", index=False, lineterminator="\n")
+        for kind, content in self.files.items():
+            (folder / f"{self.name}.{kind}").write_bytes(content)
 
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """The figure as PNG and SVG, drawn when first asked for, and its numbers as CSV (UTF-8)."""
+        return {"png": self.drawn("png"), "svg": self.drawn("svg"), "csv": self.csv}
 
-def plot_of(
-    name: str, title: str, caption: str, alt: str, data: pd.DataFrame, draw: Callable[[Figure], None], height: float
-) -> Plot:
-    """Draw a figure once and keep it in every format.
+    @property
+    def csv(self) -> bytes:
+        """Its numbers as CSV."""
+        return self.data.to_csv(index=False, lineterminator="\n").encode()
 
-    Parameters
-    ----------
-    name, title, caption, alt, data
-        As in `Plot`.
-    draw : callable
-        Fills an empty figure.
-    height : float
-        In inches; the width is the same for all.
-    """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-        png, svg = io.BytesIO(), io.StringIO()
-        figure.savefig(png, format="png", dpi=150)
-        figure.set_layout_engine("none")  # what was laid out once stays where it is
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return Plot(name, title, caption, alt, data, svg.getvalue(), png.getvalue())
+    def drawn(self, kind: Kind) -> bytes:
+        """Draw the figure; the same bytes every time. One at a time: Matplotlib's settings are the process's own."""
+        with DRAWING, matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(WIDTH, self.height), layout="constrained")
+            FigureCanvasAgg(figure)
+            self.draw(figure)
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else {})
+        return file.getvalue()
 
 
 # ---------------------------------------------------------------------- numbers and words

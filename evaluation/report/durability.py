@@ -20,7 +20,6 @@ from evaluation.report.drawing import (
     line_of,
     named,
     number,
-    plot_of,
     top,
     with_unit,
 )
@@ -51,7 +50,7 @@ def relearning(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> 
         axes.set_xlabel("epochs of training on the forgotten records")
         line_legend(figure, data, looks, marks=True)
 
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-relearning",
         f"Relearning what was forgotten, {AFTER[checkpoint]}",
         "Every model is taught the forgotten records again. One that comes back faster than gold (the thick line) "
@@ -105,7 +104,7 @@ def backdoor(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
     beside = f"{GOLD} {gold['asr'].iloc[0]:.2f}, " if len(gold) else ""
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-backdoor",
         f"A planted trigger, {AFTER[checkpoint]}",
         "Good is gold's rate, not 0: a model that never saw the trigger still takes some records for the target class. "

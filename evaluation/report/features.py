@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from evaluation.curves import SEEDS
-from evaluation.report.drawing import GREY, Plot, natural, plot_of
+from evaluation.report.drawing import GREY, Plot, natural
 from evaluation.report.palette import INK, MUTED, Look
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section
 
@@ -71,7 +71,7 @@ def embedding(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> P
         figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
 
     sides = data.groupby("side").size() / len(names)
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-features",
         f"Features of forgotten and retained records, {AFTER[checkpoint]}",
         "Each panel is t-SNE of one model's penultimate features, with axes of its own: only who is whose neighbour "

@@ -21,7 +21,6 @@ from evaluation.report.drawing import (
     log_axis,
     named,
     natural,
-    plot_of,
     points,
     site_colours,
     top,
@@ -75,7 +74,7 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
             axes.set_title("the same, near gold", loc="left", fontsize=9)
         legend(figure, data, looks)
 
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-plane",
         f"Forget and retain {metric}, {AFTER[checkpoint]}",
         f"Each mark is a model; the star is {GOLD}, and good is near the star, not far to the left. "
@@ -124,7 +123,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
 
     worst = data.set_index("model")[shown].abs().idxmax()
     least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-heat",
         f"Distance to gold by model and metric, {AFTER[checkpoint]}",
         "Light is near gold. Differences keep their sign: below gold is negative. Colours compare the models of one "
@@ -174,7 +173,7 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
     words += [f"{GOLD} processed {records:,.0f} records." for records in gold["examples"].dropna()]
     words += [f"Most records: {top(dearest, 'examples', largest=True)}."]
     words += [f"Nearest by KL: {top(nearest, 'kl_forget', largest=False)}."] if len(nearest) else []
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-cost",
         f"What closeness costs, {AFTER[checkpoint]}",
         f"Low is near gold, left is cheap. Right of the dotted line a method costs more than {GOLD}; above the dashed "
@@ -229,7 +228,7 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
         if len(final)
         else ""
     )
-    return plot_of(
+    return Plot(
         name,
         title,
         "As the sites reported it, on the records they trained on in that round.",
@@ -265,7 +264,7 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
         figure.legend(handles=[line], loc="outside lower center", frameon=False, fontsize=8)
 
     low, high = data.loc[data["metric"].idxmin()], data.loc[data["metric"].idxmax()]
-    return plot_of(
+    return Plot(
         name,
         title,
         "As the sites reported it in the last round, on the records they trained on: not on held-out ones.",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from evaluation.curves import COLUMNS
-from evaluation.runs import Run
+from evaluation.service.sources import OpenRun
 from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json, variants
 from partitions.errors import BadInput
 
@@ -112,7 +112,7 @@ class Section:
         return " ".join(str(part) for part in parts if part)
 
 
-def sections_of(run: Run) -> list[Section]:
+def sections_of(run: OpenRun) -> list[Section]:
     """Return the sections of a run, in the order of ``results.csv``.
 
     Raises
@@ -122,9 +122,7 @@ def sections_of(run: Run) -> list[Section]:
     """
     results = run.results
     if results.empty:
-        raise BadInput(
-            "run", str(run.path), "a run with results, and results.csv is empty", "finish it with `lethe run`"
-        )
+        raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
     curves = run.curves
     settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest["cells"]}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]

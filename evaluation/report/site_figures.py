@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from evaluation.report.drawing import FEW_SITES, GREY, Plot, natural, plot_of, with_unit
+from evaluation.report.drawing import FEW_SITES, GREY, Plot, natural, with_unit
 from evaluation.report.palette import INK, Look
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section
 
@@ -59,7 +59,7 @@ def held_out(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
     height = 0.35 + (0.2 if len(bars) <= FEW_SITES else 0.13) * len(bars)
-    return plot_of(
+    return Plot(
         f"{section.slug}-{checkpoint}-sites",
         f"Held-out records site by site, {AFTER[checkpoint]}",
         "Bars are the model, the upright strokes gold at the same site; beside a site's name stands how many held-out "

@@ -23,10 +23,10 @@ table.</li>
 </ul>"""
 """HTML."""
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --line: #d5d0c8;
-  --gold: #fff3c4; --bad: #9b1c1c; --link: #0b57a4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #b9b2a7; --page: #171614; --line: #45413b;
-  --gold: #332c0e; --bad: #ff9d94; --link: #8ec5ff; } }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --card: #fff;
+  --shade: #00000026; --line: #d5d0c8; --edge: #857d72; --gold: #fff3c4; --bad: #9b1c1c; --link: #0a4f96; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #cac3b8; --page: #171614; --card: #1f1d1a;
+  --shade: #ffffff2b; --line: #45413b; --edge: #8f887c; --gold: #332c0e; --bad: #ffb3ab; --link: #8ec5ff; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; } @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body { margin: 0 auto; padding: 1rem; max-width: 66rem; background: var(--page); color: var(--ink);
@@ -57,8 +57,9 @@ tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page);
 tr.gold th, tr.gold td { background: var(--gold); font-weight: 700; } tr.bad td:last-child { color: var(--bad);
   font-weight: 700; }
 .delta, .note { color: var(--soft); } .note { font-size: .9rem; }
-figure { margin: 2rem 0; } figure img { width: 100%; max-width: 46rem; height: auto; background: #fff;
-  border-radius: 4px; padding: .5rem; border: 1px solid var(--line); }
+figure { margin: 2rem 0; } .picture { max-width: 46rem; overflow-x: auto; background: #fff; padding: .5rem;
+  border: 1px solid var(--line); border-radius: 4px; }
+.picture img { display: block; width: 100%; min-width: 30rem; height: auto; }
 summary { cursor: pointer; padding: .4rem 0; }
 code { overflow-wrap: anywhere; }
 @media print { details::details-content { content-visibility: visible; }

@@ -13,7 +13,7 @@ from made_up_run import EPOCHS, LEFT, REFERENCES, SITES, write_run
 
 from evaluation.curves import COLUMNS as CURVES
 from evaluation.curves import write_curves
-from evaluation.report.attack_figures import _first_point, _steps, bands, roc
+from evaluation.report.attack_figures import _first_point, _golds_references, _steps, bands, roc
 from evaluation.report.attacks import attacked
 from evaluation.report.durability import backdoor, relearning
 from evaluation.report.features import embedding
@@ -42,8 +42,8 @@ def plots(section: Section) -> dict[str, Any]:
 
 def test_every_figure_has_all_formats_and_words(plots) -> None:
     for plot in plots.values():
-        assert plot.svg.lstrip().startswith("<?xml")
-        assert plot.png.startswith(b"\x89PNG")
+        assert plot.files["svg"].lstrip().startswith(b"<?xml")
+        assert plot.files["png"].startswith(b"\x89PNG")
         assert len(plot.caption) > 60
         assert len(plot.alt) > 60
         assert len(plot.data)
@@ -127,6 +127,14 @@ def test_attacks_without_any_band_make_no_figure_of_bands(section: Section, tmp_
     assert bands(other, "unlearned", LOOKS) is None
     verdicts = set(attacked(other, "unlearned")["verdict"])
     assert verdicts == {"gold", "undecided: not judged", "undecided: no band for this attack"}
+
+
+def test_references_of_gold_stand_for_all_where_there_are_such() -> None:
+    about = {"attack": "LiRA", "model": "a", "method": "ga", "reference": ""}
+    rows = [about, about | {"reference": "0"}, about | {"method": "retrain", "reference": "0"}]
+    rows += [about | {"attack": "U-LiRA", "reference": "0"}]
+    kept = _golds_references(pd.DataFrame(rows))
+    assert list(kept.index) == [0, 2, 3]
 
 
 # ---------------------------------------------------------------------- what comes back

@@ -9,13 +9,13 @@ from made_up_run import LEFT, write_run
 
 from evaluation.report.attacks import attack_grid
 from evaluation.report.beside_published import published_grid
+from evaluation.report.chapters import chapter_of
 from evaluation.report.grid import Grid
 from evaluation.report.judgements import difficulty_grid, ranking_grids, spread_grid, verdict
 from evaluation.report.latex import latex
 from evaluation.report.markdown import markdown
-from evaluation.report.page import Chapter, page
+from evaluation.report.page import page
 from evaluation.report.sections import Section, sections_of
-from evaluation.report.write import _chapter
 from evaluation.results import read_results, write_results
 from evaluation.runs import Run
 
@@ -128,9 +128,9 @@ def test_published_numbers_of_the_same_setting_are_beside_ours(sections, single:
 
 def test_all_tables_are_in_markdown_latex_and_on_the_page(sections, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluation.report.figures.plots_of", lambda *_: [])
-    chapter: Chapter = _chapter(sections[0], {})
+    chapter = chapter_of(sections[0], {})
     rankings = ranking_grids(sections)
-    grids = [*chapter.tables, *rankings]
+    grids = [*chapter.grids, *rankings]
     heads = [
         "what this request lets one tell",
         "membership attacks",
