@@ -43,6 +43,10 @@ ATTACKS = (
 )
 CURVES = {attack.name: attack.title for attack in ATTACKS} | {"population": "population loss"}
 """Titles by the names that attacks have in curves."""
+KNOWS = (
+    "beside the model, U-LiRA knows shadow federations that unlearned, LiRA such that only trained, retrain-calibrated "
+    "retrained models, population loss nothing"
+)
 OUTSIDE, INSIDE = "distinguishable from gold", "inside gold's band"
 COLUMNS = [
     *("model", "method", "status", "attack", "name", "auc", "auc_std", "ci_low", "ci_high", "tpr_at_1pct_fpr"),
@@ -77,7 +81,7 @@ def attack_grid(section: Section, checkpoint: str) -> Grid | None:
         return None
     rows = {section.name(row): row for row in section.at(checkpoint)}
     columns = [
-        Column("attack", "what the attacker knows", words=True),
+        Column("attack", KNOWS, words=True),
         Column("AUC", "chance to tell a forgotten record from one never seen; 95 % interval, or deviation over seeds"),
         Column("TPR at 1 % FPR", "share of forgotten records found when 1 % of the others are taken for such"),
         Column("gold's band", "where the AUC of one more retrained model would lie, 95 %"),
