@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from evaluation.curves import SEEDS
 from evaluation.report.attacks import ATTACKS, CURVES, OUTSIDE, attacked
-from evaluation.report.drawing import GREY, Plot, line_legend, line_of
+from evaluation.report.drawing import GREY, Plot, line_legend, line_of, seeds_of
 from evaluation.report.palette import INK, Look
 from evaluation.report.sections import AFTER, GOLD, Section
 
@@ -115,7 +114,7 @@ def _operating_points(section: Section, checkpoint: str) -> pd.DataFrame:
                         "model": section.name(row),
                         "method": row["method"],
                         "status": row["status"],
-                        "run": found[list(SEEDS)].astype(str).agg(" ".join, axis="columns") if len(found) else "",
+                        "run": seeds_of(found),
                         "reference": found["label"] if kind == REFERENCES else "",
                         "fpr": found["x"],
                         "tpr": found["y"],

@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from evaluation.curves import SEEDS
 from evaluation.report.palette import INK, SHAPES, Look
 from evaluation.report.sections import CONTROL, GOLD, ORIGINAL, Section
 from evaluation.tables import Row, mean, short
@@ -131,6 +132,12 @@ def top(data: pd.DataFrame, column: str, *, largest: bool) -> str:
 def with_unit(metric: str) -> str:
     """Return the label of an axis."""
     return f"{metric} ({UNITS.get(metric, 'in its own unit')})"
+
+
+def seeds_of(points: pd.DataFrame) -> pd.Series[str]:
+    """Return which seeds each point of a curve is of, as text."""
+    train, unlearn, evaluate = (points[name].astype(str) for name in SEEDS)
+    return train + " " + unlearn + " " + evaluate
 
 
 def natural(site: object) -> tuple[str, int]:

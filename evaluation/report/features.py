@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from evaluation.curves import SEEDS
-from evaluation.report.drawing import GREY, Plot, natural
+from evaluation.report.drawing import GREY, Plot, natural, seeds_of
 from evaluation.report.palette import INK, MUTED, Look
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section
 
@@ -92,7 +91,7 @@ def _points(section: Section, checkpoint: str) -> pd.DataFrame:
         found = section.points(row, "tsne").dropna(subset=["x", "y"])
         if found.empty:
             continue
-        seeds = found[list(SEEDS)].astype(str).agg(" ".join, axis="columns")
+        seeds = seeds_of(found)
         first = found[seeds == seeds.iloc[0]]
         frames.append(
             first.rename(columns={"series": "side", "label": "stratum"}).assign(model=section.name(row)).loc[:, COLUMNS]

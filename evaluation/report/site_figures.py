@@ -95,13 +95,17 @@ def _by_site(section: Section, checkpoint: str) -> pd.DataFrame:
 
 def _panel(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Look]) -> None:
     """Draw one model; a site without a bar was not scored."""
-    for place, (_, one) in enumerate(data.iterrows()):
-        if math.isnan(one["value"]):
-            continue
-        colour = GREY if one["method"] == ORIGINAL else looks[one["method"]].colour
-        face, hatch = (_pale(colour), "////") if one["side"] == "forget" else (colour, None)
-        axes.barh(place, one["value"], color=face, edgecolor=INK, linewidth=0.5, height=0.72, hatch=hatch)
-        axes.plot([one["gold"]] * 2, [place - 0.48, place + 0.48], color=INK, linewidth=2, solid_capstyle="butt")
+    method = str(data["method"].dropna().iloc[0])
+    colour = GREY if method == ORIGINAL else looks[method].colour
+    places = pd.Series(range(len(data)), index=data.index)
+    shown = data["value"].notna()
+    for side, face, hatch in (("forget", _pale(colour), "////"), ("retain", to_rgb(colour), None)):
+        own = shown & (data["side"] == side)
+        axes.barh(
+            places[own], data.loc[own, "value"], color=face, edgecolor=INK, linewidth=0.5, height=0.72, hatch=hatch
+        )
+    gold = shown & data["gold"].notna()
+    axes.vlines(data.loc[gold, "gold"], places[gold] - 0.48, places[gold] + 0.48, color=INK, linewidth=2)
 
 
 def _pale(colour: str) -> tuple[float, float, float]:

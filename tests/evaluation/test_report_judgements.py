@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from made_up_run import LEFT, write_run
 
-from evaluation.report.attacks import attack_grid
+from evaluation.catalogue import METRICS
+from evaluation.curves import CURVES
+from evaluation.metrics.shadow_attacks import AUC_NAMES
+from evaluation.report.attacks import ATTACKS, POPULATION, attack_grid
+from evaluation.report.attacks import CURVES as TITLES_OF_CURVES
 from evaluation.report.beside_published import published_grid
 from evaluation.report.chapters import chapter_of
 from evaluation.report.grid import Grid
@@ -53,6 +57,17 @@ def test_every_attack_is_told_in_words_beside_golds_band(single: Section) -> Non
 def test_an_attack_on_one_seed_has_its_interval_and_on_several_their_deviation(single, sections) -> None:
     assert all("[" in text for _, text in cells(attack_grid(single, "unlearned"), "AUC"))
     assert all("±" in text for _, text in cells(attack_grid(sections[0], "unlearned"), "AUC"))
+
+
+def test_attacks_have_the_names_that_the_panel_gives_them() -> None:
+    panel = {METRICS.get(name).name for name in METRICS.names()}
+    for attack in ATTACKS:
+        assert {attack.area, f"{attack.name}_tpr_at_1pct_fpr"} <= panel
+        if attack.name != POPULATION:
+            assert {f"{attack.name}_distinguishable", f"{attack.name}_auc_band_low"} <= panel
+            assert AUC_NAMES[attack.name] == attack.area
+            assert attack.name in TITLES_OF_CURVES
+    assert {"roc", "roc-reference", "site"} <= set(CURVES.names())
 
 
 def test_seeds_that_disagree_are_counted(sections) -> None:
