@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from evaluation.published.join import join_published
-from evaluation.published.tables import SOURCES
+from evaluation.published.tables import SOURCES, published
 from evaluation.report.grid import Cell, Column, Grid, Line, Number, signed
 from evaluation.report.sections import GOLD, ORIGINAL, Section
 
@@ -17,6 +17,8 @@ FITTING = {ORIGINAL: "trained", GOLD: "unlearned"}
 
 def published_grid(section: Section) -> Grid | None:
     """Return the published numbers that this request has a counterpart of; None where there is none."""
+    if section.labels["dataset"] not in set(published()["dataset"]):
+        return None
     joined = join_published(section.results)
     pairs = joined[joined["published"].notna() & (joined["our_metric"] != "")]
     fitting = [

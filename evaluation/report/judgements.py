@@ -72,11 +72,14 @@ def _sentence(judged: pd.DataFrame, checkpoint: str) -> str:
         return ""
     titles = {str(name): _listed(group["title"]) for name, group in judged.groupby("verdict")}
     parts = {
-        "separates": "can separate methods by {}",
-        "barely": "can barely separate methods by {}",
-        "cannot": f"cannot separate them by {{}}, where {CONTROL[checkpoint]} is not told from gold",
+        "separates": "can separate {who} by {what}",
+        "barely": "can barely separate {who} by {what}",
+        "cannot": f"cannot separate {{who}} by {{what}}, where {CONTROL[checkpoint]} is not told from gold",
     }
-    said = [text.format(titles[name]) for name, text in parts.items() if name in titles]
+    there = [name for name in parts if name in titles]
+    said = [
+        parts[name].format(who="them" if place else "methods", what=titles[name]) for place, name in enumerate(there)
+    ]
     return f"{AFTER[checkpoint].capitalize()}, this request {'; it '.join(said)}."
 
 

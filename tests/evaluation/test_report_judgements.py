@@ -92,6 +92,17 @@ def test_the_verdict_says_by_what_methods_can_be_told_apart(single: Section) -> 
     assert ("forget accuracy", "yes") in cells(grid, "separates")
 
 
+def test_a_request_that_separates_nothing_says_so_of_methods(tmp_path: Path, single: Section) -> None:
+    results = single.results.copy()
+    gaps = results["metric"].str.startswith("delta_")
+    results.loc[gaps, ["value", "ci_low", "ci_high"]] = [0.01, -0.05, 0.07]
+    write_results(tmp_path, results.to_dict("records"))
+    (tmp_path / "run.json").write_text('{"cells": []}')
+    said = verdict(sections_of(Run(tmp_path))[0])
+    assert said.startswith("Before recovery, this request cannot separate methods by forget accuracy, ")
+    assert "where the original is not told from gold. After recovery, this request cannot separate methods by" in said
+
+
 def test_a_request_that_nothing_is_known_of_has_no_verdict(tmp_path: Path, single: Section) -> None:
     kept = single.results[single.results["method"] == "ga"]
     write_results(tmp_path, kept.to_dict("records"))
