@@ -61,7 +61,7 @@ def compare_page(first: Ready, second: Ready) -> str:
 def _who(first: Ready, second: Ready) -> str:
     found = [
         f"<li><b>{place}</b>{link(address('run', ready.id), ready.run.name)}<br>"
-        f"{when(float(ready.run.manifest.get('created', math.nan)))}</li>"
+        f"{when(float(ready.run.manifest.get('created') or math.nan))}</li>"
         for place, ready in (("First", first), ("Second", second))
     ]
     swapped = link(address("compare", run=[second.id, first.id]), "Swap the two")
