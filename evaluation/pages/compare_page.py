@@ -43,6 +43,7 @@ def compare_page(first: Ready, second: Ready) -> str:
     alone = (lone(first.sections, second.sections), lone(second.sections, first.sections))
     names = (first.run.name, second.run.name)
     listed = [("settings", "What differs in the settings"), ("only", "What only one has")]
+    listed += [("key", "How to read the differences")] if pairs else []
     listed += [(pair.first.slug, pair.first.title) for pair in pairs]
     return page(
         "Two runs side by side",

@@ -67,7 +67,7 @@ td .change { display: block; color: var(--soft); } td .change.beyond { color: va
 @media (min-width: 44rem) { .two { grid-template-columns: 1fr 1fr; } }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
   .runs dl { grid-template-columns: 1fr; } tbody th { max-width: 10rem; white-space: normal; }
-  .files a { padding: .6rem 0; display: inline-block; } }
+  .files a { padding: .6rem 0; display: inline-block; } .words td:last-child { min-width: 9rem; } }
 @media (min-width: 70rem) { .withnav { display: grid; grid-template-columns: 12rem minmax(0, 1fr); gap: 2rem; }
   .withnav > nav { position: sticky; top: 0; align-self: start; max-height: 100vh; overflow: auto;
   padding: 1rem 0; font-size: .925rem; } .withnav > nav ol { list-style: none; padding: 0; margin: 0; }

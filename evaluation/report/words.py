@@ -40,7 +40,7 @@ a { color: var(--link); } a:focus-visible, summary:focus-visible, .scroll:focus-
 .skip { position: absolute; left: -99rem; } .skip:focus { left: 1rem; top: 1rem; background: var(--page);
   padding: .5rem; }
 nav ol { padding-left: 1.4rem; }
-nav a { display: inline-block; padding: .2rem 0; }
+nav a { display: inline-block; padding: .2rem 0; vertical-align: top; } nav li { line-height: 1.4; }
 dl { display: grid; grid-template-columns: minmax(7rem, auto) 1fr; gap: .25rem 1rem; } dt { color: var(--soft); }
 dd { margin: 0; }
 .scroll { overflow-x: auto; margin: 1rem 0; }

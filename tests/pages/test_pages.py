@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,6 +22,9 @@ from evaluation.pages.folders import FolderRuns
 from evaluation.pages.frame import address
 from evaluation.pages.router import add_pages
 from evaluation.pages.style import SHEET
+from evaluation.pages.together import Together
+from evaluation.report.figures import Plot
+from evaluation.runs import Run
 from evaluation.service.sources import RunInfo
 from partitions.errors import BadInput
 
@@ -163,8 +168,6 @@ def test_a_figure_is_drawn_once_and_again_when_its_numbers_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    from evaluation.report.figures import Plot
-
     draw = Plot.drawn
     monkeypatch.setattr(Plot, "drawn", lambda self, kind: drawn.append(self.name) or draw(self, kind))
     make_run(tmp_path, "one", methods=("retrain", "ga"))
@@ -358,6 +361,60 @@ def test_a_run_that_goes_on_is_read_anew(tmp_path: Path) -> None:
     make_run(tmp_path, "one", methods=("retrain", "ga"))
     assert runs.open("one") is not first
     assert runs.runs()[0].methods == ("original", "retrain", "ga")
+
+
+class Kept:
+    """A source of made-up runs."""
+
+    def __init__(self, *runs: RunInfo, opened: Any = None) -> None:
+        self.found, self.opened = list(runs), opened
+
+    def runs(self) -> list[RunInfo]:
+        return self.found
+
+    def open(self, id: str) -> Any:
+        if id not in [run.id for run in self.found]:
+            raise BadInput("run", id, "one of them")
+        return self.opened
+
+
+def test_several_sources_are_one_and_what_both_have_is_the_firsts() -> None:
+    one = Kept(RunInfo("a", "mine", 1.0, (), 1, "done"), RunInfo("b", "b", math.nan, (), 1, "done"), opened="first")
+    two = Kept(RunInfo("a", "theirs", 2.0, (), 1, "done"), RunInfo("c", "c", 3.0, (), 1, "done"), opened="second")
+    found = Together(one, two)
+    assert [run.name for run in found.runs()] == ["c", "mine", "b"]
+    assert (found.open("a"), found.open("c")) == ("first", "second")
+    with pytest.raises(BadInput):
+        found.open("d")
+
+
+def test_a_run_without_a_record_and_without_rounds_is_shown_all_the_same(home: Path) -> None:
+    """A server's store may have been given results alone."""
+    run = Run(home / "runs" / SECOND)
+    bare = SimpleNamespace(name="bare", results=run.results, curves=run.curves, manifest={}, rounds=pd.DataFrame())
+    app = FastAPI()
+    add_pages(app, Kept(RunInfo("x", "bare", math.nan, (), 1, "scoring"), opened=bare))
+    client = TestClient(app)
+    assert "No rounds of a training are left to show" in client.get("/run/x").text
+    assert "start unknown" in client.get("/compare?run=x&run=x").text
+    assert "No setting differs" in client.get("/compare?run=x&run=x").text
+
+
+def test_a_run_that_nothing_of_is_scored_yet_says_so(home: Path) -> None:
+    run = Run(home / "runs" / SECOND)
+    empty = SimpleNamespace(name="e", results=run.results[:0], curves=run.curves, manifest={}, rounds=pd.DataFrame())
+    app = FastAPI()
+    add_pages(app, Kept(RunInfo("x", "e", math.nan, (), 0, "empty"), opened=empty))
+    answer = TestClient(app).get("/run/x")
+    assert answer.status_code == 409
+    assert "a run with results" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/?page=x", "/?page=-3", "/compare?" + "run=a&" * 200, "/?q=" + "x" * 300])
+def test_an_address_that_cannot_be_read_is_a_page_too(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == (200 if "-3" in path else 400)
+    assert answer.headers["content-type"].startswith("text/html")
 
 
 # ---------------------------------------------------------------------- colours
