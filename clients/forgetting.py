@@ -42,9 +42,7 @@ class Records:
 
     def ids(self) -> list[str]:
         """Return the stable id of each record, in the order of `indices`."""
-        view = self.site.train
-        places = np.searchsorted(view.indices, self.indices)
-        return [str(record) for record in view.table["record"].to_numpy()[places]]
+        return [str(record) for record in self.site.known("record", self.indices)]
 
     def targets(self) -> np.ndarray:
         """Return the target of each record, in the order of `indices`."""

@@ -139,11 +139,10 @@ def work_on(site: Site, call: Call, which: Records, work: Callable[[np.ndarray],
     """
     request, seed = request_of(call)
     indices = site.records(which, request, seed)
-    chosen = site.select(request, seed, "train")
     counts: dict[str, int | float] = {
         "num-examples": len(indices),
-        "num-forget": int(chosen.forget.sum()),
-        "num-retain": int(chosen.retain.sum()),
+        "num-forget": len(site.records("forget", request, seed)),
+        "num-retain": len(site.records("retain", request, seed)),
     }
     device = str(site.worker.device)
     who: dict[str, Fact | float | bool] = {"site": site.name, "device": device, "gpu": gpu_share()}

@@ -30,7 +30,7 @@ def run(site: Site, call: Call) -> Reply:
 
 def _with_classes(site: Site, records: Records) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and what a class request calls each record's class, which is not the target for every task."""
-    strata = site.train.table["stratum"].to_numpy()[np.searchsorted(site.train.indices, records.indices)]
+    strata = site.known("stratum", records.indices)
     classes = np.array([int(s) if s.isdecimal() else -1 for s in strata], dtype=np.int64)
     size = site.settings.batch_size
     ordered = torch.as_tensor(classes[np.argsort(np.array(records.ids()), kind="stable")])

@@ -50,7 +50,7 @@ def score_records(
         record, split, selected, retained, kl, kl_t4, js, js_supreme, actdist, agree (float64).
     """
     task, told = site.worker.task, [_told_of(site, view, request, request_seed) for view in site.views]
-    outputs = [_outputs(site, view, state, 0) for view in site.views]
+    outputs = [outputs_of(site, view, state) for view in site.views]
     scores = [
         task.scores(found, task.to_targets(np.asarray(view.targets).take(view.indices, axis=0)))
         for found, view in zip(outputs, site.views, strict=True)
@@ -61,6 +61,30 @@ def score_records(
         found = [task.divergences(a, b) for a, b in zip(outputs, others, strict=True)]
         tables["comparison"] = _joined(told, found)[["record", "split", "selected", "retained", *DIVERGENCES]]
     return tables
+
+
+def outputs_of(site: Site, view: View, state: State, slot: int = 0, indices: np.ndarray | None = None) -> Tensor:
+    """Return a model's outputs on records of a site, on the CPU, one row a record; (0, 1) without any.
+
+    Parameters
+    ----------
+    view : View
+        Whose arrays to read.
+    state : State
+        The model.
+    slot : int
+        Which of the worker's scoring models to load it into.
+    indices : ndarray, optional
+        Which records, as positions in the view's arrays; default: all of the view.
+    """
+    worker, chosen = site.worker, view.indices if indices is None else indices
+    model = worker.scorer(state, slot)
+    with evaluating(model), worker.scoring():
+        parts = [
+            worker.task.outputs(model, worker.batch(view.inputs, view.targets, chosen[start : start + BATCH])[0])
+            for start in range(0, len(chosen), BATCH)
+        ]
+    return torch.cat(parts) if parts else torch.zeros(0, 1)
 
 
 class KeptOutputs:
@@ -94,20 +118,9 @@ _TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
 _KEPT = KeptOutputs(KEPT_BYTES)
 
 
-def _outputs(site: Site, view: View, state: State, slot: int) -> Tensor:
-    worker = site.worker
-    model = worker.scorer(state, slot)
-    with evaluating(model), worker.scoring():
-        parts = [
-            worker.task.outputs(model, worker.batch(view.inputs, view.targets, view.indices[start : start + BATCH])[0])
-            for start in range(0, len(view), BATCH)
-        ]
-    return torch.cat(parts) if parts else torch.zeros(0, 1)
-
-
 def _kept_outputs(site: Site, view: View, state: State) -> Tensor:
     key = (site.fingerprint, view.split, state.sha256(), str(site.worker.settings))
-    return _KEPT.get(key, lambda: _outputs(site, view, state, 1))
+    return _KEPT.get(key, lambda: outputs_of(site, view, state, 1))
 
 
 def _joined(told: Sequence[pd.DataFrame], values: Sequence[Mapping[str, Tensor]]) -> pd.DataFrame:

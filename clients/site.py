@@ -20,6 +20,7 @@ from partitions.errors import BadInput, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.records import LoadedData
 from partitions.requests import Selection, parse_request, select
+from partitions.shadow_design import UnlearningDesign, unlearning_design
 
 Split = Literal["train", "holdout", "reference"]
 Records = Literal["all", "retain", "forget", "both"]
@@ -209,16 +210,46 @@ class Site:
     def records(self, which: Records, request: str, request_seed: int) -> np.ndarray:
         """Return the indices of the training records that are meant: to retain, to forget, both, or all.
 
-        "both" leaves out what earlier requests of a sequence forgot already; "all" does not look at the request.
+        "both" leaves out what earlier requests of a sequence forgot already; "all" does not look at the request. A
+        shadow trains on and forgets held-out records too.
         """
         if which not in get_args(Records):
             raise BadInput("records", which, ", ".join(get_args(Records)))
         if which == "all":
             return self.train.indices
-        selection = self.select(request, request_seed, "train")
-        meant = {"retain": selection.retain, "forget": selection.forget, "both": selection.retain | selection.forget}
-        chosen: np.ndarray = self.train.indices[meant[which]]
-        return chosen
+        found = self.select(request, request_seed, "train")
+        parts = [self.train.indices[found.retain]] if which != "forget" else []
+        if which != "retain":
+            parts += [self.train.indices[found.forget]]
+            if request and parse_request(request).shadow:
+                parts += [self.holdout.indices[self.select(request, request_seed, "holdout").forget]]
+        return np.sort(np.concatenate(parts))
+
+    def known(self, column: str, indices: np.ndarray) -> np.ndarray:
+        """Return what a column of the records' table (record, patient, stratum) says of the records at `indices`."""
+        everyone = pd.concat([pd.Series(view.table[column].to_numpy(), index=view.indices) for view in self.views])
+        return np.asarray(everyone.loc[indices].to_numpy())
+
+    def places(self, records: Sequence[str]) -> np.ndarray:
+        """Return where records of the site lie in the arrays, int64, ascending."""
+        wanted = set(records)
+        return np.sort(np.concatenate([view.indices[view.table["record"].isin(wanted)] for view in self.views]))
+
+    def challenge(self, request: str, seed: int, shadows: int) -> UnlearningDesign:
+        """Return which of the site's records an attack on `request` challenges, and which shadow forgets which.
+
+        The two sides are training records that the request means and held-out ones of the same class that it means
+        (sample requests: any held-out ones); the site draws its own part (`partitions.shadow_design`).
+        """
+        sides = [self.select(request, seed, split) for split in ("train", "holdout")]
+        forget, unseen = (side.forget for side in sides)
+        if parse_request(request).steps[-1].granularity == "sample" and forget.any():
+            unseen = np.ones(len(self.holdout), dtype=bool)
+        named = [
+            dict(zip(table["record"][chosen], self.name + "/" + table["stratum"][chosen], strict=True))
+            for table, chosen in ((self.train.table, forget), (self.holdout.table, unseen))
+        ]
+        return unlearning_design(named[0], named[1], shadows, seed)
 
     def selection_summary(self, request: str, seed: int) -> dict[str, str | int]:
         """Return how many records `request` means here, and hashes of which.
@@ -227,16 +258,19 @@ class Site:
         -------
         dict
             num-forget, num-retain (training records), forget-holdout, retain-holdout, train-hash (hex SHA-256 over the
-            training records to forget and to retain), hash (the same over training and holdout records).
+            training records to forget and to retain; a shadow's held-out ones too), hash (the same over training and
+            holdout records).
         """
+        shadow = bool(request) and parse_request(request).shadow is not None
         train, holdout = self.select(request, seed, "train"), self.select(request, seed, "holdout")
+        both: list[tuple[Split, Selection]] = [("train", train), ("holdout", holdout)]
         return {
-            "num-forget": int(train.forget.sum()),
+            "num-forget": len(self.records("forget", request, seed)),
             "num-retain": int(train.retain.sum()),
             "forget-holdout": int(holdout.forget.sum()),
             "retain-holdout": int(holdout.retain.sum()),
-            "train-hash": self._hash_of([("train", train)]),
-            "hash": self._hash_of([("train", train), ("holdout", holdout)]),
+            "train-hash": self._hash_of(both if shadow else both[:1]),
+            "hash": self._hash_of(both),
         }
 
     def _select(self, request: str, seed: int, split: Split) -> Selection:
@@ -244,7 +278,14 @@ class Site:
         if not request:
             nothing = np.zeros(len(table), dtype=bool)
             return Selection(forget=nothing, retain=~nothing, step=nothing.astype(np.int16))
-        return select(parse_request(request), self.name, table, split, seed)
+        asked = parse_request(request)
+        found = select(asked.real, self.name, table, split, seed)
+        if asked.shadow is None:
+            return found
+        number, shadows = asked.shadow
+        forget_set = self.challenge(asked.real.text, seed, shadows).forget_set(number)
+        forget = table["record"].isin(forget_set).to_numpy(dtype=bool)
+        return Selection(forget=forget, retain=found.retain & ~forget, step=forget.astype(np.int16))
 
     def _hash_of(self, selections: Sequence[tuple[Split, Selection]]) -> str:
         digest = hashlib.sha256()

@@ -45,7 +45,7 @@ def _measure(evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]
     """Yield every metric by name; with a prefix only those about the forgotten records."""
     for registered in METRICS.names():
         metric = METRICS.get(registered)
-        if prefix and not metric.of_forgotten:
+        if (prefix and not metric.of_forgotten) or not metric.asked(evidence):
             continue
         name = prefix + metric.name.format(metric=evidence.metric_name)
         yield name, metric.compute(evidence)

@@ -33,7 +33,7 @@ class Shadows:
     seed_gaps : tuple of float
         L2 distance of gold's parameters to each reference's at that checkpoint.
     reason : str
-        Why `forgot` is missing where it should be there, such as a shadow that diverged.
+        Why something is missing: a shadow of the method that diverged, or without records all of it.
     """
 
     records: tuple[str, ...]
@@ -45,3 +45,9 @@ class Shadows:
     retrained: Floats
     seed_gaps: tuple[float, ...] = ()
     reason: str = ""
+
+    @classmethod
+    def none(cls, reason: str) -> Shadows:
+        """Return the shadows of a request that cannot have any, for that reason."""
+        empty, no_records = np.zeros((0, 0)), np.zeros(0, dtype=bool)
+        return cls((), no_records, np.zeros(0, dtype=str), empty.astype(bool), empty, None, empty, (), reason)

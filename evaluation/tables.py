@@ -75,6 +75,26 @@ def summary_table(results: pd.DataFrame, width: int = 100) -> Table:
     return stack
 
 
+ATTACKS = {
+    "lira": ("LiRA", "lira_auc"),
+    "ulira": ("U-LiRA", "ulira_auc"),
+    "calibrated": ("calibrated", "calibrated_mia_auc"),
+}
+"""Attacks that need other models, by name: what they are called, and the name of their AUC."""
+TOLD_APART = "◆"
+
+
+def attacks_table(results: pd.DataFrame) -> Table | None:
+    """Return what attacks with shadow federations find, beside gold's own band; None where none were made."""
+    tables = [_attacks(labels, rows) for labels, rows in _groups(results) if _attacked(rows)]
+    if not tables:
+        return None
+    stack = Table.grid()
+    for table in tables:
+        stack.add_row(table)
+    return stack
+
+
 def summary_text(results: pd.DataFrame) -> str:
     """Return `summary_table` as plain text of 100 columns, for a log."""
     console = Console(file=io.StringIO(), width=100, color_system=None)
@@ -150,6 +170,60 @@ def _interval(rows: list[Row]) -> list[Any] | None:
     """Return the interval of a single evaluation; several have their deviation instead."""
     ends = [_plain(rows[0][end]) for end in ("ci_low", "ci_high")]
     return None if len(rows) > 1 or None in ends else ends
+
+
+def _attacked(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if any(name in row["metrics"] for _, name in ATTACKS.values())]
+
+
+def _attacks(labels: Row, rows: list[Row]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=f"{labels['request']}: can an attacker tell forgotten records from never-seen ones?",
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        caption_style="",
+    )
+    table.add_column("", no_wrap=True)
+    for title, _ in ATTACKS.values():
+        table.add_column(f"{title} AUC", no_wrap=True)
+    table.add_column("mean z", justify="right", no_wrap=True)
+    previous, reasons = "trained", dict[str, None]()
+    for row in _attacked(rows):
+        if row["checkpoint"] != previous:
+            table.add_section()
+            table.add_row(Text(str(row["checkpoint"]), style="italic"))
+            previous = row["checkpoint"]
+        z = mean(row, "calibrated_mean_z")
+        cells = [_attack(row, attack, name) for attack, (_, name) in ATTACKS.items()]
+        table.add_row(_name(row, False), *cells, MISSING if z is None else f"{z:+.2f}", style=_style(row))
+        for title, name in ATTACKS.values():
+            if mean(row, name) is None and (reason := row["metrics"].get(name, {}).get("reason")):
+                reasons[f"{title}, {_name(row, False)}: {reason}"] = None
+    lines = [
+        "In brackets the band in which retrained models of other seeds lie, attacked in the model's place.",
+        f"{TOLD_APART}: outside it, so the model can be told from a retrained one. 0.5 would be a guess; far below it",
+        "is a leak as well. mean z: above 0 memory is left, below 0 more is gone than retraining forgets.",
+        *list(reasons)[:6],
+    ]
+    table.caption = Text("\n".join(lines), style="dim")
+    return table
+
+
+def _attack(row: Row, attack: str, name: str) -> Text:
+    """Return an AUC with gold's band, such as ``0.71 ◆ (.46 to .55)``."""
+    area, apart = mean(row, name), mean(row, f"{attack}_distinguishable")
+    if area is None:
+        return Text(MISSING)
+    ends = [mean(row, f"{attack}_auc_band_{end}") for end in ("low", "high")]
+    text = Text(f"{area:.2f} {TOLD_APART if apart else ' '}", style="" if not apart else "bold")
+    low, high = ends
+    if low is not None and high is not None:
+        text.append(f" ({low:.2f} to {high:.2f})".replace("0.", "."), style="dim")
+    return text
 
 
 def _place(row: Row) -> tuple[Hashable, ...]:

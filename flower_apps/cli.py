@@ -61,6 +61,9 @@ def run(
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to share out, real or logical; default: all.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    report: Annotated[
+        bool | None, typer.Option("--report/--no-report", help="End with a report; default: as the experiment says.")
+    ] = None,
     home: Home = None,
 ) -> None:
     """Run experiments: train, forget, retrain, score, and print how each method compares with retraining.
@@ -89,6 +92,7 @@ def run(
             json_output=as_json,
             fresh=fresh,
             manifest=path,
+            report=any(asked.get(name).report for name in names) if report is None else report,
         )
     raise typer.Exit(code)
 
@@ -248,8 +252,8 @@ def export(
     typer.echo(f"{folder}: weights.safetensors, MODEL_CARD.md, metrics.csv, load.py")
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_run(
     run: Annotated[str, typer.Argument(metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="New folder; default: report below the run.")] = None,
     home: Home = None,

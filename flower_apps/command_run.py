@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from evaluation.results import read_results
-from evaluation.tables import summary_json, summary_table
+from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.control import Scalar
 from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
@@ -36,6 +36,7 @@ def run_experiments(
     json_output: bool,
     fresh: bool,
     manifest: Path | None,
+    report: bool = False,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -53,6 +54,8 @@ def run_experiments(
         Compute again what the cache has.
     manifest : Path or None
         Copied into the run folder.
+    report : bool
+        Write the run up at its end, below the run folder.
 
     Returns
     -------
@@ -73,6 +76,8 @@ def run_experiments(
     with Progress() as progress:
         failures = _run_all(placed, home, run, jobs, gpus, progress)
     _show(out, json_output)
+    if report and (out / "results.csv").exists():
+        _write_up(out)
     for text in failures:
         print(f"lethe: {text}", file=sys.stderr)
     return 1 if failures else 0
@@ -159,6 +164,16 @@ def _names(groups: Sequence[GroupSettings]) -> list[str]:
     return [f"{group.name} {group_id(group)[:4]}" for group in groups]
 
 
+def _write_up(out: Path) -> None:
+    """Write the report, in place of one that an earlier run into the same folder left."""
+    from evaluation.report.write import REPORT, write_report  # matplotlib takes a second
+
+    target = out / REPORT
+    shutil.rmtree(target, ignore_errors=True)
+    write_report(out, target)
+    print(f"report: {target / 'report.html'}", file=sys.stderr)
+
+
 def _show(out: Path, json_output: bool) -> None:
     if not (out / "results.csv").exists():
         print(f"no results yet; run folder: {out}", file=sys.stderr)
@@ -169,4 +184,6 @@ def _show(out: Path, json_output: bool) -> None:
         return
     console = table_console()
     console.print(summary_table(results, console.width))
+    if (attacks := attacks_table(results)) is not None:
+        console.print(attacks)
     console.print(f"run folder: {out}", soft_wrap=True, highlight=False)

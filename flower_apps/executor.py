@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import nn
 
 from clients.catalogue import TASKS
 from evaluation.evaluator import Evaluator, InProcess
 from flower_apps.cases import Arm, Case
+from flower_apps.group_stages import GOLD, GroupStages
 from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
 from flower_apps.settings import GroupSettings
+from flower_apps.shadowing import Shadowing
 from flower_apps.sites import Facts, Sites, check_sites, request_plan
-from flower_apps.stages import Stage, StageStore, StageWork
-from flower_apps.weights import load_weights
+from flower_apps.stages import Stage, StageStore
 from flower_apps.workshop import Workshop
-from partitions.errors import BadInput, RunFailed
+from partitions.errors import BadInput
 from partitions.requests import parse_request
-from partitions.seeds import derive_seed
-from strategies.base import MethodConfig, Outcome, Schedule, UnlearningStrategy
+from strategies.base import MethodConfig, Schedule, UnlearningStrategy
 from strategies.events import EventSink
 from strategies.federation import Federation
-from strategies.history import History, HistoryWriter, shrink
-from strategies.recording import RecordingFedAvg
-from strategies.recovery import RecoveryHook, run_recovery
 from strategies.registry import METHODS
-from unlearning.layers import Layer, layers_of
-from unlearning.state import State
 
 CONTROL = "fine-tuning"
 """The arm every table has: recovery alone, without a forgetting step (METHODS 5)."""
-GOLD = "retrain"
+
+NOT_EARLIER = "not applicable to an earlier request"
 
 
 class GroupExecutor:
@@ -82,13 +72,16 @@ class GroupExecutor:
         self._facts = sites.describe()
         self._identity = Identity(settings, self._facts)
         self._evaluator = evaluator or InProcess(run.path)
-        self._scorer = Scorer(settings, home, run, self._workshop, self._identity, self._schedule, self._evaluator)
+        schedule = _schedule(settings)
+        self._stages = GroupStages(settings, self._workshop, self._identity, self._facts, self._configs, schedule)
+        self._scorer = Scorer(settings, home, run, self._workshop, self._identity, schedule, self._evaluator)
+        self._shadowing = Shadowing(self._scorer.bench, self._stages, sites, self._configs)
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
         self._events.emit("task", metric=self._task.metric_name)
         sequences = self._sequences()
-        original = Arm("original", "", {}, {"trained": self._train()})
+        original = Arm("original", "", {}, {"trained": self._stages.original()})
         for selections in sequences:
             for seed in self._settings.seeds("unlearn"):
                 starts: dict[str, Stage | None] = dict.fromkeys(self._methods, original.last)
@@ -104,18 +97,24 @@ class GroupExecutor:
         """
         gold = self._retrain(case)
         anchors = self._scorer.score(gold, case)
-        self._scorer.write(original, gold, anchors, case)
-        self._scorer.write(gold, gold, anchors, case)
+        unfit = {name: self._unfit(name, case) if start else NOT_EARLIER for name, start in starts.items()}
+        fit = [name for name, why_not in unfit.items() if not why_not]
+        shadows = self._shadowing.of(case, original.last, gold, fit)
+
+        def write(arm: Arm) -> None:
+            self._scorer.write(arm, gold, anchors, case, shadows.of(arm.method) if shadows else None)
+
+        write(original)
+        write(gold)
         ends: dict[str, Stage | None] = {}
         for name, start in starts.items():
-            why_not = self._unfit(name, case) if start is not None else "not applicable to an earlier request"
-            if start is None or why_not:
+            if start is None or unfit[name]:
                 config = self._configs[name].model_dump(mode="json")
-                self._scorer.write_unfit(name, self._settings.preset, config, why_not, anchors, case)
+                self._scorer.write_unfit(name, self._settings.preset, config, unfit[name], anchors, case)
                 ends[name] = None
                 continue
             arm = self._unlearn(name, start, original.last, case)
-            self._scorer.write(arm, gold, anchors, case)
+            write(arm)
             ends[name] = arm.last
         return ends
 
@@ -138,168 +137,24 @@ class GroupExecutor:
             raise BadInput("requests", self._settings.requests, "at least one request", "such as client:patient-1")
         return sequences
 
-    # ------------------------------------------------------------------ the stages
-    def _train(self) -> Stage:
-        settings, parts = self._settings, self._identity.training
-        if settings.original:
-            path = Path(settings.original)
-            imported = {**parts, "original": hashlib.sha256(path.read_bytes()).hexdigest()}
-            weights = Outcome(state=load_weights(path, like=self._initial_state))
-            return self._workshop.stage("train", "original", imported, lambda _: weights, needs_sites=False)
-
-        def compute(work: StageWork) -> Outcome:
-            strategy = RecordingFedAvg(
-                self._workshop.online,
-                self._schedule,
-                seed=settings.train_seed,
-                participants=list(self._facts),
-                message_config={"records": "all"},
-                history=HistoryWriter(work.history),
-                label="original",
-            )
-            outcome = strategy.run(self._initial_state, settings.rounds)
-            if settings.history_every > 1 or settings.history_half:
-                shrink(work.history, keep_every=settings.history_every, half=settings.history_half)
-            return outcome
-
-        if settings.history_every > 1 or settings.history_half:
-            parts = {**parts, "history": [settings.history_every, settings.history_half]}
-        return _usable(self._workshop.stage("train", "original", parts, compute, keep_history=True), "training")
-
     def _retrain(self, case: Case) -> Arm:
-        parts = {**self._identity.training, GOLD: True, **self._identity.request(case.plan, case.selection)}
-        label = f"{GOLD} {case.plan.text}"
-
-        def compute(work: StageWork) -> Outcome:
-            config = METHODS.get(GOLD).resolve_config()
-            strategy = self._strategy(GOLD, case, self._settings.train_seed, config, None, self._rounds(work))
-            return strategy.run(self._initial_state)
-
-        trained = _usable(self._stage("retrain", label, parts, compute), "retraining")
-        return Arm(GOLD, "", {}, {"unlearned": trained, "recovered": self._recover(GOLD, trained, case, None)})
+        trained = self._stages.retrained(case)
+        recovered = self._stages.recovered(GOLD, trained, case, None)
+        return Arm(GOLD, "", {}, {"unlearned": trained, "recovered": recovered})
 
     def _unlearn(self, name: str, start: Stage, original: Stage, case: Case) -> Arm:
-        config = self._configs[name]
-        resolved = config.model_dump(mode="json")
-        parts = {
-            **self._identity.training,
-            **self._identity.request(case.plan, case.selection),
-            "method": name,
-            "version": self._methods[name].version,
-            "config": resolved,
-            "start": start.key,
-            "original": original.key,
-            "unlearn-seed": case.seed,
-            "unlearn-epochs": self._settings.unlearn_epochs,
-        }
-        history = History(original.history) if original.history.exists() else None
-
-        def compute(work: StageWork) -> Outcome:
-            return self._strategy(name, case, case.seed, config, history, self._rounds(work)).run(start.state)
-
-        def hook() -> RecoveryHook:
-            made = self._strategy(name, case, case.seed, config, history, None)
-            return made.recovery_hook(start.state, unlearned.state)
-
-        unlearned = self._stage("unlearn", f"{name} {case.plan.text}", parts, compute)
-        recovered = self._recover(name, unlearned, case, hook) if unlearned.status == "ok" else None
+        stages, resolved = self._stages, self._configs[name].model_dump(mode="json")
+        unlearned = stages.unlearned(name, start, original, case)
+        recovered = None
+        if unlearned.status == "ok":
+            hook = stages.hook(name, start, unlearned, original, case)
+            recovered = stages.recovered(name, unlearned, case, hook)
         return Arm(name, self._settings.preset, resolved, {"unlearned": unlearned, "recovered": recovered})
-
-    def _recover(self, name: str, parent: Stage, case: Case, hook: Callable[[], RecoveryHook] | None) -> Stage:
-        settings = self._settings
-        parts = {
-            **self._identity.training,
-            **self._identity.request(case.plan, case.selection),
-            "parent": parent.key,
-            "unlearn-seed": case.seed,
-            "recovery-rounds": settings.recovery_rounds,
-            "recovery-epochs": settings.recovery_epochs,
-            "recovery-max-norm": settings.recovery_max_norm,
-        }
-        label = f"recover {name} {case.plan.text}"
-
-        def compute(work: StageWork) -> Outcome:
-            return run_recovery(
-                self._workshop.online,
-                self._schedule,
-                case.plan,
-                parent.state,
-                seed=case.seed,
-                work=self._rounds(work),
-                hook=hook() if hook else None,
-                label=label,
-            )
-
-        return self._stage("recover", label, parts, compute)
-
-    def _stage(self, kind: str, label: str, parts: Mapping[str, Any], compute: Callable[[StageWork], Outcome]) -> Stage:
-        return self._workshop.stage(kind, label, parts, compute, keep_history=self._settings.keep_histories)
-
-    # ------------------------------------------------------------------ what the stages share
-    def _strategy(
-        self,
-        name: str,
-        case: Case,
-        seed: int,
-        config: MethodConfig,
-        history: History | None,
-        work: HistoryWriter | None,
-    ) -> UnlearningStrategy:
-        made = METHODS.get(name)
-        online = self._workshop.online
-        return made(
-            online,
-            self._schedule,
-            case.plan,
-            seed=seed,
-            config=config,
-            history=history,
-            work=work,
-            layers=self._layers,
-        )
-
-    def _rounds(self, work: StageWork) -> HistoryWriter:
-        """Keep what a resume needs of a stage's rounds, and the sites' updates only where the rounds are kept."""
-        return HistoryWriter(work.history, keep_updates=self._settings.keep_histories)
-
-    @cached_property
-    def _initial_state(self) -> State:
-        """The initial weights: the same for the original and every retrained model of a train seed."""
-        torch.manual_seed(derive_seed(self._settings.train_seed, "init"))
-        module = self._built()
-        return State.from_module(module.double() if self._settings.precision == "64-true" else module)
-
-    @cached_property
-    def _layers(self) -> tuple[Layer, ...]:
-        """The model's layers in the order in which it runs them, found on a black record."""
-        shape = next(iter(self._facts.values()))["data-shape"]
-        return layers_of(self._built(), self._task.to_inputs(np.zeros((1, *shape), dtype=np.uint8)))
-
-    def _built(self) -> nn.Module:
-        described = next(iter(self._facts.values()))
-        return self._task.build(self._settings.model, tuple(described["data-shape"]), described["num-classes"])
 
     @cached_property
     def _request_seed(self) -> int:
         settings = self._settings
         return settings.train_seed if settings.request_seed < 0 else settings.request_seed
-
-    @cached_property
-    def _schedule(self) -> Schedule:
-        settings = self._settings
-        return Schedule(
-            lr=settings.lr,
-            rounds=settings.rounds,
-            local_epochs=settings.local_epochs,
-            unlearn_epochs=settings.unlearn_epochs,
-            recovery_rounds=settings.recovery_rounds,
-            recovery_epochs=settings.recovery_epochs,
-            recovery_max_norm=settings.recovery_max_norm,
-            fraction_train=settings.fraction_train,
-            strategy=settings.strategy,
-            prox_mu=settings.prox_mu,
-            server_lr=settings.server_lr,
-        )
 
 
 def _method_names(settings: GroupSettings) -> list[str]:
@@ -315,8 +170,17 @@ def _configs(settings: GroupSettings, methods: Mapping[str, type[UnlearningStrat
     return {name: method.resolve_config(settings.preset, overrides.get(name)) for name, method in methods.items()}
 
 
-def _usable(stage: Stage, what: str) -> Stage:
-    """Return a stage that every result stands on; raises `RunFailed` when it diverged."""
-    if stage.status != "ok":
-        raise RunFailed(f"{what} diverged: {stage.reason}; lower lr")
-    return stage
+def _schedule(settings: GroupSettings) -> Schedule:
+    return Schedule(
+        lr=settings.lr,
+        rounds=settings.rounds,
+        local_epochs=settings.local_epochs,
+        unlearn_epochs=settings.unlearn_epochs,
+        recovery_rounds=settings.recovery_rounds,
+        recovery_epochs=settings.recovery_epochs,
+        recovery_max_norm=settings.recovery_max_norm,
+        fraction_train=settings.fraction_train,
+        strategy=settings.strategy,
+        prox_mu=settings.prox_mu,
+        server_lr=settings.server_lr,
+    )

@@ -63,6 +63,10 @@ class Identity:
             "failure-policy": settings.failure_policy,
         }
 
+    def trained_with(self, seed: int) -> Parts:
+        """What determines a training with another train seed."""
+        return {**self.training, "train-seed": seed}
+
     def scoring(self, reference: str) -> Parts:
         """What determines the scores of given weights; `reference` is the reference set's fingerprint, or empty."""
         keys = ("cache", "torch", "sites", "task", "model", "threads", "device")

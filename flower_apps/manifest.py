@@ -24,7 +24,8 @@ COMMAND_KEYS = {
     "fresh": "use --fresh",
 }
 """Keys that belong to the command, with where to say it."""
-_OWN_KEYS = ("description", "extends")
+_OWN_KEYS = ("description", "extends", "report")
+"""Of the experiment itself, not of what it computes."""
 
 
 DEFAULT = "quickstart"
@@ -41,11 +42,14 @@ class Experiment:
         As in the manifest.
     values : mapping
         Hyphenated keys to what YAML gave: a scalar, a list, or a mapping of method settings.
+    report : bool
+        Whether a run of it ends with a report.
     """
 
     name: str
     description: str
     values: Mapping[str, Any]
+    report: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,8 @@ def _check_shape(name: str, values: Any) -> None:
         raise BadInput(name, values, "a mapping of settings, such as 'dataset: lung-ct'")
     for key in values:
         _check_key(key, name)
+    if not isinstance(values.get("report", False), bool):
+        raise BadInput(f"{name}.report", values["report"], "true or false")
     description = values.get("description", "")
     if not isinstance(description, str):
         raise BadInput(f"{name}.description", description, "text")
@@ -130,6 +136,7 @@ def _resolve(name: str, written: Mapping[str, dict[str, Any]], below: tuple[str,
     own = {key: value for key, value in written[name].items() if key not in _OWN_KEYS}
     parent = written[name].get("extends")
     inherited: Mapping[str, Any] = {}
+    report = False
     if parent is not None:
         if not isinstance(parent, str):
             raise BadInput(f"{name}.extends", parent, "the name of one experiment")
@@ -137,8 +144,10 @@ def _resolve(name: str, written: Mapping[str, dict[str, Any]], below: tuple[str,
             raise BadInput(f"{name}.extends", parent, "an experiment that does not lead back here")
         if parent not in written:
             raise unknown_name(f"{name}.extends", parent, written)
-        inherited = _resolve(parent, written, (*below, name)).values
-    return Experiment(name, written[name].get("description", ""), {**inherited, **own})
+        above = _resolve(parent, written, (*below, name))
+        inherited, report = above.values, above.report
+    report = written[name].get("report", report)
+    return Experiment(name, written[name].get("description", ""), {**inherited, **own}, report)
 
 
 def _read_set(text: str) -> tuple[str, Any]:

@@ -53,12 +53,15 @@ def _check_methods(settings: GroupSettings) -> None:
 
     One that can do some of them runs on those; the results say why it did not run on the others.
     """
-    from partitions.requests import parse_request
+    from partitions.requests import GRAMMAR, parse_request
     from strategies.registry import METHODS
 
     if not settings.request_texts():
         raise BadInput("requests", settings.requests, "at least one request", "such as client:patient-1")
     requests = [parse_request(text) for text in settings.request_texts()]
+    for request in requests:
+        if request.shadow is not None:
+            raise BadInput("requests", request.text, GRAMMAR, "shadow federations are asked for with shadows=8")
     overrides = settings.method_overrides()
     methods = {name: METHODS.get(name) for name in settings.method_names()}
     for name in overrides:

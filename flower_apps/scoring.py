@@ -148,7 +148,7 @@ class Scorer:
 
     def _probed(self, stage: Stage, label: str, checkpoint: str, case: Case) -> dict[str, pd.DataFrame]:
         wanted = [probe for probe in PROBES if probe.wanted(self._settings, checkpoint)]
-        return {probe.name: probe.measure(self._bench, stage, label, case) for probe in wanted}
+        return {probe.name: probe.measure(self.bench, stage, label, case) for probe in wanted}
 
     def _write_rows(
         self,
@@ -215,11 +215,12 @@ class Scorer:
             return tables
 
         other_parts = {} if anchor is None else {"other": anchor.record["sha256"]}
-        parts = self._bench.scoring_parts(case, weights=stage.record["sha256"], **other_parts)
+        parts = self.bench.scoring_parts(case, weights=stage.record["sha256"], **other_parts)
         return self._workshop.tables("score", f"score {label}", parts, ask)
 
     @cached_property
-    def _bench(self) -> Bench:
+    def bench(self) -> Bench:
+        """What else measures models of this group works with."""
         return Bench(self._settings, self._workshop, self._identity, self._schedule, self._reference)
 
     @cached_property

@@ -99,6 +99,15 @@ class GroupSettings(BaseModel):
     recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
     recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
     evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
+    shadows: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=256,
+            multiple_of=2,
+            description="shadow federations of the membership attacks, and as many references; 0: none",
+        ),
+    ] = 0
     # how it is computed; part of what identifies a result
     precision: Annotated[
         str,

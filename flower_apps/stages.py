@@ -9,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -200,6 +200,11 @@ class StageStore:
             yield StageWork(work, target, kind, key, parts)
         finally:
             lock.release()
+
+    def discard(self, stage: Stage) -> None:
+        """Remove a stage; nothing happens when it is gone already."""
+        with suppress(FileNotFoundError):
+            _discard(stage.folder)
 
     def _prepare(self, work: Path) -> None:
         started = work / "started"

@@ -107,6 +107,12 @@ class Workshop:
             self._events.emit("stage-finished", stage=kind, label=label, status="ok")
             return tables
 
+    def let_go(self, kind: str, parts: Mapping[str, Any]) -> None:
+        """Take a stage out of the cache; whoever needs it again computes it again. Without a federation it stays."""
+        stage = self._store.find(kind, stage_key(parts))
+        if self._federation is not None and stage is not None:
+            self._store.discard(stage)
+
     def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
         stage = self._store.find(kind, stage_key(parts))
         if stage is None:

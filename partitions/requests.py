@@ -49,14 +49,30 @@ class Step:
 
 @dataclass(frozen=True)
 class Request:
-    """One or several steps, in the order they are asked for; the last is the one to carry out."""
+    """One or several steps, in the order they are asked for; the last is the one to carry out.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        At least one.
+    shadow : tuple of (int, int), or None
+        Number of a shadow and of all shadows of an attack on the request: the shadow's own forget set is meant, half of
+        the challenged records (`partitions.shadow_design`). None: the request itself.
+    """
 
     steps: tuple[Step, ...]
+    shadow: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
         """The request in its one normal form: equal requests have equal texts."""
-        return ">".join(step.text for step in self.steps)
+        steps = ">".join(step.text for step in self.steps)
+        return steps if self.shadow is None else f"shadow:{self.shadow[0]}/{self.shadow[1]}@{steps}"
+
+    @property
+    def real(self) -> Request:
+        """The request that a shadow stands beside; any other is its own."""
+        return Request(self.steps)
 
     @property
     def departed(self) -> tuple[str, ...]:
@@ -95,20 +111,23 @@ def parse_request(text: str) -> Request:
     ----------
     text : str
         ``client:patient-1``, ``client:a,b``, ``class:5``, ``patient:patient-1``, ``sample:0.1`` (of every site),
-        ``sample:0.1@patient-1`` (of one), or several joined by ``>``.
+        ``sample:0.1@patient-1`` (of one), or several joined by ``>``. ``shadow:3/8@`` before a single step means the
+        forget set of number 3 (from 0) of eight shadows of that request.
 
     Raises
     ------
     BadInput
         When it cannot be read.
     """
+    if text.strip().startswith("shadow:"):
+        return _parse_shadow(text.strip())
     return Request(tuple(_parse_step(part.strip(), text) for part in text.split(">")))
 
 
 def select(
     request: Request, site: str, table: pd.DataFrame, split: Literal["train", "holdout", "reference"], seed: int
 ) -> Selection:
-    """Resolve a request on some records of one site.
+    """Resolve a request on some records of one site; a shadow's own forget set is not this room's to draw.
 
     Client, class and patient requests divide training, held-out and reference records alike; a sample is of training
     records only: the ``max(1, round(fraction * n))`` of the n not marked by an earlier step with the smallest hashes.
@@ -170,6 +189,15 @@ def check_request(
         raise BadInput("requests", text, "a request that selects a training record", _nothing(request))
     if not retain:
         raise BadInput("requests", text, "a request that leaves a training record", "nothing would be left to retain")
+
+
+def _parse_shadow(text: str) -> Request:
+    number, at, rest = text.removeprefix("shadow:").partition("@")
+    one, _, of = number.partition("/")
+    allowed = "shadow:NUMBER/COUNT@REQUEST with an even count, a number from 0 below it, and a request of one step"
+    if not at or not (one.isdecimal() and of.isdecimal()) or int(one) >= int(of) or int(of) % 2 or ">" in rest:
+        raise BadInput("requests", text, allowed)
+    return Request((_parse_step(rest.strip(), text),), (int(one), int(of)))
 
 
 def _parse_step(part: str, text: str) -> Step:

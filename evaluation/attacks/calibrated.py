@@ -74,10 +74,19 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class GoldBands:
-    """The noise floor of the attack: bands of the AUC and of the mean z."""
+    """The noise floor of the attack.
+
+    Attributes
+    ----------
+    auc, mean_z : Band
+        Of the AUC and of the mean z.
+    scores : tuple of ndarray
+        The z of each reference against the others, which the bands are made of.
+    """
 
     auc: Band
     mean_z: Band
+    scores: tuple[Floats, ...] = ()
 
 
 def calibrated_attack(
@@ -183,7 +192,7 @@ def gold_bands(reference_phi: ArrayLike, forget: ArrayLike, *, location: Locatio
         return GoldBands(_no_band(missing.reason), _no_band(missing.reason))
     scores = [_z(phi[one], np.delete(phi, one, axis=0), location) for one in range(len(phi))]
     areas = [auc(z[positive], z[~positive]) for z in scores]
-    return GoldBands(_band(areas), _band([float(np.sort(z[positive]).mean()) for z in scores]))
+    return GoldBands(band_of(areas), band_of([float(np.sort(z[positive]).mean()) for z in scores]), tuple(scores))
 
 
 def _z(target: Floats, references: Floats, location: Location) -> Floats:
@@ -202,7 +211,12 @@ def _missing(target: Floats, references: Floats, forget: NDArray[np.bool_]) -> V
     return unusable(target, references=(references, None))
 
 
-def _band(values: list[float]) -> Band:
+def band_of(values: list[float]) -> Band:
+    """Return the band of a number that each of several retrained models gave; without a band below three of them."""
+    if len(values) < FEWEST:
+        return _no_band(f"{len(values)} references: {FEWEST} are needed")
+    if bad := sum(map(math.isnan, values)):
+        return _no_band(f"{bad} of {len(values)} references could not be attacked")
     n, mean, std = len(values), float(np.mean(np.sort(values))), float(np.std(np.sort(values), ddof=1))
     half = float(stats.t.ppf(0.975, n - 1)) * std * math.sqrt(1 + 1 / n)
     return Band(tuple(values), mean, std, mean - half, mean + half)

@@ -29,6 +29,8 @@ class Metric:
         From `Evidence` to `Value`; never raises for a model that cannot be scored.
     difference : callable, optional
         Signed model minus gold, reported as ``delta_<name>``.
+    asked : callable
+        Whether the run measured what it is made of; where it did not, there is no row.
     of_forgotten : bool
         Whether it is about the forgotten records, so that it is measured again for each earlier request of a sequence.
     """
@@ -41,4 +43,5 @@ class Metric:
     better: str
     compute: Callable[[Evidence], Value]
     difference: Callable[[Evidence], Value] | None = None
+    asked: Callable[[Evidence], bool] = lambda _: True
     of_forgotten: bool = False

@@ -131,6 +131,28 @@ def balanced_accuracy(positive: ArrayLike, negative: ArrayLike) -> Value:
     return Value(float(0.5 + (true / pos.size - false / neg.size).max() / 2), pos.size + neg.size)
 
 
+def roc_points(positive: ArrayLike, negative: ArrayLike) -> list[tuple[float, float]]:
+    """Return false- and true-positive rate of every achievable threshold, from (0, 0) to (1, 1); empty without a side.
+
+    Corners only: points on a straight line between two others are left out.
+
+    >>> roc_points([2, 3], [0, 1])
+    [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    """
+    pos, neg = _floats(positive), _floats(negative)
+    if _problem(pos, neg):
+        return []
+    true, false = (counts[::-1].astype(np.int64) for counts in _operating_points(pos, neg))
+    kept = [0]
+    for place in range(1, len(true) - 1):
+        before, after = kept[-1], place + 1
+        rise = (true[place] - true[before]) * (false[after] - false[place])
+        if rise != (true[after] - true[place]) * (false[place] - false[before]):
+            kept.append(place)
+    kept.append(len(true) - 1)
+    return [(float(false[place] / neg.size), float(true[place] / pos.size)) for place in kept]
+
+
 def _operating_points(pos: Floats, neg: Floats) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return true and false positives of every achievable threshold, starting from none of either."""
     thresholds = np.unique(np.concatenate((pos, neg)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluation.pages.frame import address, downloads, page
 from evaluation.pages.shelf import KINDS, Ready
-from evaluation.report.figures import Plot
+from evaluation.report.drawing import Plot
 from evaluation.report.grid import Grid
 from evaluation.report.page import anchors, origin, sections
 from evaluation.report.pieces import Places, contents
@@ -32,7 +32,8 @@ def run_page(ready: Ready) -> str:
         "curves.csv": address("run", ready.id, "curves.csv"),
     }
     of_run |= {f"All tables, {name}": address("run", ready.id, f"tables.{kind}") for kind, name in NAMES.items()}
-    found = sections(ready.run.manifest, ready.chapters, ready.trainings, Places(image, files, tables, "Download"))
+    places = Places(image, files, tables, "Download")
+    found = sections(ready.run.manifest, ready.chapters, ready.trainings, places, ready.rankings)
     paper = address("run", ready.id, "paper")
     return page(
         ready.run.name,
@@ -40,7 +41,7 @@ def run_page(ready: Ready) -> str:
         f"<p>Every model is read by its distance from <b>retrain</b>, the model that was really retrained: "
         f'<a href="/about">how to read this</a>. The same run <a href="{paper}">beside published tables</a>.</p>',
         downloads(of_run),
-        f'<div class="withnav">{contents(anchors(ready.chapters))}<div>',
+        f'<div class="withnav">{contents(anchors(ready.chapters, ready.rankings))}<div>',
         *found,
         "</div></div>",
         crumbs=[("Runs", "/")],

@@ -15,8 +15,9 @@ import matplotlib
 import pandas as pd
 
 from evaluation.report.chapters import Chapter, chapters_of, trainings_of
-from evaluation.report.figures import Plot
+from evaluation.report.drawing import Plot
 from evaluation.report.grid import Grid
+from evaluation.report.judgements import ranking_grids
 from evaluation.report.sections import Section
 from evaluation.service.sources import OpenRun, Runs
 from partitions.errors import BadInput
@@ -62,7 +63,12 @@ class Ready:
     @property
     def grids(self) -> list[Grid]:
         """All its tables."""
-        return [grid for chapter in self.chapters for grid in chapter.grids]
+        return [*(grid for chapter in self.chapters for grid in chapter.grids), *self.rankings]
+
+    @cached_property
+    def rankings(self) -> list[Grid]:
+        """Its methods ranked over data sets; none for a single one."""
+        return ranking_grids(self.sections)
 
     @cached_property
     def plots(self) -> dict[str, Plot]:

@@ -9,7 +9,8 @@ from html import escape
 from typing import Any
 
 from evaluation.report.chapters import Chapter
-from evaluation.report.figures import Plot
+from evaluation.report.drawing import Plot
+from evaluation.report.grid import Grid
 from evaluation.report.pieces import (
     Places,
     contents,
@@ -25,14 +26,22 @@ from evaluation.report.pieces import (
 from evaluation.report.sections import AFTER, Section, faults, remarks, standing
 from evaluation.report.words import READ, STYLE
 
-ASKED, TRAINING = "What was asked", "Training curves"
+ASKED, RANKING, TRAINING = "What was asked", "Ranking over data sets", "Training curves"
+LONG = 30
+"""Lines of a table above which it is folded."""
 FIGURES = "figures"
 """Folder beside the page."""
 ELSEWHERE = {"home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories", "name"}
 """Settings that tell where and how fast a run went, not what it computed."""
 
 
-def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trainings: Sequence[Plot]) -> str:
+def page(
+    name: str,
+    record: Mapping[str, Any],
+    chapters: Sequence[Chapter],
+    trainings: Sequence[Plot],
+    rankings: Sequence[Grid] = (),
+) -> str:
     """Return the page.
 
     Parameters
@@ -45,15 +54,17 @@ def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trai
         One a request.
     trainings : sequence of Plot
         Training curves; empty when no rounds were kept.
+    rankings : sequence of Grid
+        Of the methods over data sets; empty for a single one.
     """
     places = Places(_inline, _beside, lambda grid: {}, "Beside this page")
     title = f"Lethe report: {name}"
     body = [
         f"<header><h1>{escape(title)}</h1>{origin(record)}</header>",
-        contents([("read", "How to read this report"), *anchors(chapters)]),
+        contents([("read", "How to read this report"), *anchors(chapters, rankings)]),
         "<main id=main>",
         section("read", "How to read this report", READ),
-        *sections(record, chapters, trainings, places),
+        *sections(record, chapters, trainings, places, rankings),
         "</main>",
         "<footer><p class=note>Beside this page are the tables for a paper, tables.md and tables.tex, and the folder "
         f"{FIGURES} with every figure as PNG, SVG and CSV. Every number of the run, with interval, status and reason, "
@@ -62,19 +73,24 @@ def page(name: str, record: Mapping[str, Any], chapters: Sequence[Chapter], trai
     return document(title, f"<style>{STYLE}</style>", body)
 
 
-def anchors(chapters: Sequence[Chapter]) -> list[tuple[str, str]]:
+def anchors(chapters: Sequence[Chapter], rankings: Sequence[Grid] = ()) -> list[tuple[str, str]]:
     """Return the anchor and the words of every section of `sections`."""
     own = [(chapter.section.slug, chapter.section.title) for chapter in chapters]
-    return [("asked", ASKED), *own, ("training", TRAINING)]
+    return [("asked", ASKED), *own, *([("ranking", RANKING)] if rankings else []), ("training", TRAINING)]
 
 
 def sections(
-    record: Mapping[str, Any], chapters: Sequence[Chapter], trainings: Sequence[Plot], places: Places
+    record: Mapping[str, Any],
+    chapters: Sequence[Chapter],
+    trainings: Sequence[Plot],
+    places: Places,
+    rankings: Sequence[Grid] = (),
 ) -> list[str]:
     """Return what there is to tell of a run, section by section; arguments as of `page`, and where things are."""
     return [
         _asked(record, chapters),
         *(_chapter(chapter, places) for chapter in chapters),
+        *([section("ranking", RANKING, *(table(grid, places) for grid in rankings))] if rankings else []),
         _trainings(trainings, places),
     ]
 
@@ -129,11 +145,25 @@ def _asked(record: Mapping[str, Any], chapters: Sequence[Chapter]) -> str:
 # ---------------------------------------------------------------------- a request
 def _chapter(chapter: Chapter, places: Places) -> str:
     asked = chapter.section
-    parts = [_request_facts(asked)]
-    for grid, (checkpoint, after) in zip(chapter.grids, AFTER.items(), strict=True):
+    parts = [_request_facts(asked), _difficulty(chapter, places)]
+    for grid, (checkpoint, after) in zip(chapter.of_checkpoints, AFTER.items(), strict=True):
         parts += [f"<h3>{after.capitalize()}</h3>", paragraph(standing(asked, checkpoint)), table(grid, places)]
+    for heading, grids in chapter.further:
+        parts += [f"<h3>{escape(heading)}</h3>", *(_long(grid, places) for grid in grids)]
     parts += [_not_ok(asked), "<h3>Figures</h3>", *(figure(plot, places) for plot in chapter.plots)]
     return section(asked.slug, asked.title, *parts)
+
+
+def _difficulty(chapter: Chapter, places: Places) -> str:
+    """Say first whether there is anything to tell apart."""
+    rests = "" if chapter.difficulty is None else folded("What that rests on", table(chapter.difficulty, places))
+    return f'<div class="verdict">{paragraph(chapter.verdict)}{rests}</div>' if chapter.verdict or rests else ""
+
+
+def _long(grid: Grid, places: Places) -> str:
+    """Fold a table that would take several screens."""
+    whole = table(grid, places)
+    return whole if len(grid.lines) <= LONG else folded(f"{grid.caption} ({len(grid.lines)} lines)", whole)
 
 
 def _request_facts(asked: Section) -> str:

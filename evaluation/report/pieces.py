@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from evaluation.report.figures import WIDTH, Plot
-from evaluation.report.grid import Cell, Grid, Line, Number
+from evaluation.report.drawing import WIDTH, Plot
+from evaluation.report.grid import Cell, Column, Grid, Line, Number
 from evaluation.report.sections import slug
 
 PIXELS = 96
@@ -88,13 +88,13 @@ def figure(plot: Plot, places: Places) -> str:
 
 
 def table(grid: Grid, places: Places) -> str:
-    """Return a table of models with its notes, and what each column means."""
-    heads = "".join(f'<th scope="col">{escape(column.head)}</th>' for column in grid.columns)
-    body = "\n".join(_line(line) for line in grid.lines)
+    """Return a table with its notes, and what each column means."""
+    heads = "".join(f'<th scope="col"{_side(column)}>{escape(column.head)}</th>' for column in grid.columns)
+    body = "\n".join(_line(line, grid.columns) for line in grid.lines)
     meanings = "; ".join(f"{column.head}: {column.meaning}" for column in grid.columns)
     found = (
         f'<table id="table-{grid.slug}"><caption>{escape(grid.caption)}</caption>'
-        f'<thead><tr><th scope="col">model</th>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
+        f'<thead><tr><th scope="col">{escape(grid.subject)}</th>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
     )
     notes = " ".join([*grid.notes, f"{meanings}."])
     files = _files(grid.caption, places, places.table(grid))
@@ -125,14 +125,19 @@ def data(number: Number) -> str:
     return shown if number.value is None else f'<data value="{number.value!r}">{shown}</data>'
 
 
-def _line(line: Line) -> str:
+def _line(line: Line, columns: Sequence[Column]) -> str:
     kind = f' class="{line.kind}"' if line.kind else ""
-    return f'<tr{kind}><th scope="row">{escape(line.name)}</th>{"".join(_cell(cell) for cell in line.cells)}</tr>'
+    cells = "".join(_cell(cell, column) for cell, column in zip(line.cells, columns, strict=True))
+    return f'<tr{kind}><th scope="row">{escape(line.name)}</th>{cells}</tr>'
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, column: Column) -> str:
     delta = f' <span class="delta">({data(cell.delta)})</span>' if cell.delta.text else ""
-    return f"<td>{data(cell.value)}{delta}</td>"
+    return f"<td{_side(column)}>{data(cell.value)}{delta}</td>"
+
+
+def _side(column: Column) -> str:
+    return ' class="text"' if column.words else ""
 
 
 def _files(title: str, places: Places, files: Mapping[str, str]) -> str:

@@ -50,6 +50,9 @@ th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bo
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
 th[scope=row], .words td, .words th { text-align: left; } .words td:last-child { white-space: normal;
   min-width: 16rem; }
+td.text, th.text { text-align: left; } td.text:last-child { white-space: normal; min-width: 22rem; }
+thead th:first-child { text-align: left; }
+.verdict { border-left: 4px solid var(--line); padding: 0 1rem; margin: 1rem 0; } .verdict p { font-weight: 600; }
 tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page); }
 tr.gold th, tr.gold td { background: var(--gold); font-weight: 700; } tr.bad td:last-child { color: var(--bad);
   font-weight: 700; }

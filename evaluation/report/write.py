@@ -7,11 +7,15 @@ import uuid
 from pathlib import Path
 
 from evaluation.report.chapters import chapters_of, trainings_of
+from evaluation.report.judgements import ranking_grids
 from evaluation.report.latex import latex
 from evaluation.report.markdown import markdown
 from evaluation.report.page import FIGURES, page
 from evaluation.runs import Run
 from partitions.errors import BadInput
+
+REPORT = "report"
+"""Where a run's own report lies, below the run folder."""
 
 
 def write_report(run: Path, target: Path) -> Path:
@@ -48,10 +52,11 @@ def write_report(run: Path, target: Path) -> Path:
         trainings = trainings_of([chapter.section for chapter in chapters], opened.rounds)
         for plot in (*(plot for chapter in chapters for plot in chapter.plots), *trainings):
             plot.write(work / FIGURES)
-        grids = [grid for chapter in chapters for grid in chapter.grids]
+        rankings = ranking_grids([chapter.section for chapter in chapters])
+        grids = [*(grid for chapter in chapters for grid in chapter.grids), *rankings]
         (work / "tables.md").write_text(markdown(grids), encoding="utf-8")
         (work / "tables.tex").write_text(latex(grids), encoding="utf-8")
-        (work / "report.html").write_text(page(run.name, record, chapters, trainings), encoding="utf-8")
+        (work / "report.html").write_text(page(run.name, record, chapters, trainings, rankings), encoding="utf-8")
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -36,7 +36,7 @@ def outputs(site: Site, state: State, model: str = "cnn") -> torch.Tensor:
         return module.eval()(TASKS.get("classification").to_inputs(site.train.inputs))  # type: ignore[no-any-return]
 
 
-real = scoring._outputs
+real = scoring.outputs_of
 
 
 class TestKeptOutputs:
@@ -168,7 +168,7 @@ class TestComparison:
         site, gold = make_site(), initial(seed=9)
         first = comparison(site, initial(seed=1), gold)
         monkeypatch.setattr(
-            scoring, "_outputs", lambda s, v, state, slot: real(s, v, state, slot) if slot == 0 else 1 / 0
+            scoring, "outputs_of", lambda s, v, state, slot=0: real(s, v, state) if slot == 0 else 1 / 0
         )
         assert comparison(site, initial(seed=1), gold).equals(first)
 

@@ -107,6 +107,20 @@ def test_extends_takes_over_what_is_not_written_again(groups):
     assert (group.name, group.rounds, group.lr, group.overrides) == ("a", 3, 0.5, "")
 
 
+@pytest.mark.parametrize(("below", "reports"), [("", True), ("report: false", False)])
+def test_whether_a_run_ends_with_a_report_is_taken_over_too_and_computes_nothing_else(tmp_path, below, reports):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base:\n  report: true\na:\n  extends: base\n  {below}\n", encoding="utf-8")
+    found = load_manifest(path)
+    assert (found.get("base").report, found.get("a").report) == (True, reports)
+    assert found.groups(["a"]) == [GroupSettings.parse({"name": "a"})]
+
+
+def test_a_report_is_wanted_or_not(groups):
+    with pytest.raises(BadInput, match=r"a\.report.*true or false"):
+        groups("a: {report: html}")
+
+
 def test_several_experiments_keep_their_order_and_repeats_go(groups):
     assert [g.name for g in groups("a: {}\nb: {}", "b", "a", "b")] == ["b", "a"]
 

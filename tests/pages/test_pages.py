@@ -23,7 +23,7 @@ from evaluation.pages.frame import address
 from evaluation.pages.router import add_pages
 from evaluation.pages.style import SHEET
 from evaluation.pages.together import Together
-from evaluation.report.figures import Plot
+from evaluation.report.drawing import Plot
 from evaluation.runs import Run
 from evaluation.service.sources import RunInfo
 from partitions.errors import BadInput

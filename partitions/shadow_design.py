@@ -1,58 +1,19 @@
-"""Which shadow trains on and forgets which record (METRICS 1.3, 1.4), and which records are compared (1.5).
+"""Which shadow trains on and forgets which record, and which records are challenged (METRICS 1.3 to 1.5).
 
-Everything is drawn from the seed and the records' names: the order in which records are given changes nothing.
+Every challenged record is in the training set of exactly half of the shadows: before they forget they are the two
+worlds of LiRA, afterwards those of U-LiRA. Everything is drawn from the seed and the records' names: the order in which
+records are given changes nothing, and strata that name the site let every site draw its own part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitions.seeds import generator
-
-
-def keep_matrix(
-    records: Sequence[str], shadows: int, seed: int, sites: Sequence[str] | None = None
-) -> NDArray[np.bool_]:
-    """Draw which shadow trains on which record: every record is in exactly half of the shadows.
-
-    Parameters
-    ----------
-    records : sequence of str, length n
-        Record names, each once.
-    shadows : int
-        Even number of shadow models, at least 2; 8 are usual here, 256 in the paper.
-    seed : int
-        Run seed of the design.
-    sites : sequence of str, length n, optional
-        Site of each record. Every shadow gets half of each site's records, give or take one. Default: one site.
-
-    Returns
-    -------
-    ndarray of bool, shape (shadows, n)
-        Columns in the order of `records`.
-
-    Raises
-    ------
-    ValueError
-        For an odd number of shadows or a record named twice.
-    """
-    _check(shadows, records)
-    owners = ["" for _ in records] if sites is None else list(sites)
-    keep = np.zeros((shadows, len(records)), dtype=bool)
-    for site in sorted(set(owners)):
-        mine = sorted((index for index, owner in enumerate(owners) if owner == site), key=lambda index: records[index])
-        rng = generator(seed, "shadow-keep", site)
-        drawn = [mine[index] for index in rng.permutation(len(mine))]
-        for first, second in zip(drawn[::2], [*drawn[1::2], None], strict=False):
-            kept = rng.permutation(shadows) < shadows // 2
-            keep[:, first] = kept
-            if second is not None:
-                keep[:, second] = ~kept  # complements, so that no shadow has more of the site than another
-    return keep
 
 
 def matched(forget: Mapping[str, str], unseen: Mapping[str, str], seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -144,7 +105,8 @@ def unlearning_design(
     ValueError
         For an odd number of shadows, or a record that is in the request and held out.
     """
-    _check(shadows, ())
+    if shadows < 2 or shadows % 2:
+        raise ValueError(f"{shadows} shadows: an even number is needed, so that half of them can have a record")
     unlearned, held_out = matched(forget, holdout, seed)
     names = unlearned + held_out
     strata = [(forget if name in forget else holdout)[name] for name in names]
@@ -156,10 +118,3 @@ def unlearning_design(
             half = rng.permutation(columns.size) < columns.size // 2
             forgotten[2 * pair, columns], forgotten[2 * pair + 1, columns] = half, ~half
     return UnlearningDesign(unlearned, held_out, tuple(sorted(forget.keys() - set(unlearned))), forgotten)
-
-
-def _check(shadows: int, records: Sequence[str]) -> None:
-    if shadows < 2 or shadows % 2:
-        raise ValueError(f"{shadows} shadows: an even number is needed, so that half of them can have a record")
-    if len(set(records)) != len(records):
-        raise ValueError("a record is named twice")

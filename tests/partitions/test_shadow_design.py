@@ -4,67 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from evaluation.attacks.designs import keep_matrix, matched, unlearning_design
+from partitions.shadow_design import matched, unlearning_design
 
-RECORDS = [f"record-{index:03d}" for index in range(101)]
 FORGET = {f"f{index:03d}": str(index % 3) for index in range(60)}
 HOLDOUT = {f"h{index:03d}": str(index % 2) for index in range(24)}
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 40), st.sampled_from([2, 4, 8, 16]), st.integers(0, 5))
-def test_every_record_is_in_exactly_half_of_the_shadows(n: int, shadows: int, seed: int) -> None:
-    keep = keep_matrix(RECORDS[:n], shadows, seed)
-    assert keep.shape == (shadows, n)
-    assert (keep.sum(axis=0) == shadows // 2).all()
-
-
-def test_every_shadow_has_half_of_each_sites_records_give_or_take_one() -> None:
-    sites = ["small"] * 7 + ["large"] * 94
-    keep = keep_matrix(RECORDS, 8, 0, sites)
-    for site, size in Counter(sites).items():
-        held = keep[:, [owner == site for owner in sites]].sum(axis=1)
-        assert (np.abs(held - size / 2) <= 0.5).all()
-
-
-def test_the_order_of_records_changes_no_record() -> None:
-    order = np.random.default_rng(0).permutation(101)
-    sites = [f"site-{index % 4}" for index in range(101)]
-    mixed = keep_matrix([RECORDS[i] for i in order], 8, 3, [sites[i] for i in order])
-    assert (mixed == keep_matrix(RECORDS, 8, 3, sites)[:, order]).all()
-
-
-def test_another_seed_draws_another_matrix_and_the_same_seed_the_same() -> None:
-    assert (keep_matrix(RECORDS, 8, 0) == keep_matrix(RECORDS, 8, 0)).all()
-    assert (keep_matrix(RECORDS, 8, 0) != keep_matrix(RECORDS, 8, 1)).any()
-
-
-def test_a_site_draws_alone_whatever_the_other_sites_hold() -> None:
-    sites = ["a"] * 50 + ["b"] * 51
-    assert (keep_matrix(RECORDS[:50], 8, 0, sites[:50]) == keep_matrix(RECORDS, 8, 0, sites)[:, :50]).all()
-
-
-def test_every_record_is_as_likely_in_every_shadow() -> None:
-    share = np.mean([keep_matrix(RECORDS[:9], 4, seed) for seed in range(400)], axis=0)
-    assert share == pytest.approx(np.full((4, 9), 0.5), abs=0.1)
 
 
 @pytest.mark.parametrize("shadows", [0, 3, -2])
 def test_shadows_come_in_pairs(shadows: int) -> None:
     with pytest.raises(ValueError, match="even"):
-        keep_matrix(RECORDS, shadows, 0)
-    with pytest.raises(ValueError, match="even"):
         unlearning_design(FORGET, HOLDOUT, shadows, 0)
-
-
-def test_a_record_named_twice_is_an_error() -> None:
-    with pytest.raises(ValueError, match="twice"):
-        keep_matrix(["a", "a"], 4, 0)
 
 
 def test_both_sides_of_a_match_have_one_histogram_and_no_record_more_than_there_is() -> None:

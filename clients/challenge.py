@@ -1,0 +1,45 @@
+"""What a model makes of the challenged records of a membership attack (METRICS 1.3 to 1.5); nothing else is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from clients.ops import Call, Op, Reply, asked, model_of, request_of
+from clients.scoring import outputs_of
+from clients.site import Site
+
+
+def run(site: Site, call: Call) -> Reply:
+    """Answer the table ``challenge``: config request, request-seed, shadows (an even number of them).
+
+    One row a challenged record: record, site, unlearned (bool: the request means it; else it was held out), phi
+    (float64, nats) under the model, and ``forgotten-0``, ``forgotten-1``, ... (bool: that shadow trains on it and
+    forgets it).
+    """
+    shadows = asked(call.config, "shadows", int)
+    request, seed = request_of(call)
+    design = site.challenge(request, seed, shadows)
+    records = pd.Series(site.known("record", places := site.places(design.challenged)), dtype=str)
+    columns = {name: column for column, name in enumerate(design.challenged)}
+    forgotten = design.forgotten[:, [columns[name] for name in records]]
+    table = pd.DataFrame(
+        {
+            "record": records,
+            "site": site.name,
+            "unlearned": records.isin(design.unlearned),
+            "phi": _phi(site, call, places),
+            **{f"forgotten-{number}": forgotten[number] for number in range(shadows)},
+        }
+    )
+    return Reply(metrics={"num-examples": len(table)}, config={"site": site.name}, tables={"challenge": table})
+
+
+def _phi(site: Site, call: Call, places: np.ndarray) -> np.ndarray:
+    task, view = site.worker.task, site.train
+    outputs = outputs_of(site, view, model_of(call), indices=places)
+    targets = task.to_targets(np.asarray(view.targets).take(places, axis=0))
+    return np.asarray(task.scores(outputs, targets)["phi"].double().numpy())
+
+
+OPS = [Op("challenge", "evaluate", run)]
