@@ -43,6 +43,7 @@ def compare_page(first: Ready, second: Ready) -> str:
     alone = (lone(first.sections, second.sections), lone(second.sections, first.sections))
     names = (first.run.name, second.run.name)
     listed = [("settings", "What differs in the settings"), ("only", "What only one has")]
+    listed += [("key", "How to read the differences")] if pairs else []
     listed += [(pair.first.slug, pair.first.title) for pair in pairs]
     return page(
         "Two runs side by side",
@@ -61,7 +62,7 @@ def compare_page(first: Ready, second: Ready) -> str:
 def _who(first: Ready, second: Ready) -> str:
     found = [
         f"<li><b>{place}</b>{link(address('run', ready.id), ready.run.name)}<br>"
-        f"{when(float(ready.run.manifest.get('created', math.nan)))}</li>"
+        f"{when(float(ready.run.manifest.get('created') or math.nan))}</li>"
         for place, ready in (("First", first), ("Second", second))
     ]
     swapped = link(address("compare", run=[second.id, first.id]), "Swap the two")

@@ -115,7 +115,7 @@ def _read_info(folder: Path) -> RunInfo:
             created=float(record.get("created", math.nan)),
             experiments=_distinct(one.get("name") for one in settings),
             models=sum(len(cell["checkpoints"]) for cell in cells),
-            status="done" if cells and (folder / RESULTS).is_file() else "empty",
+            status="done" if (folder / RESULTS).is_file() else "empty",
             datasets=_distinct(one.get("dataset") for one in settings),
             requests=_distinct(cell.get("request") for cell in cells),
             methods=_distinct(cell["method"] for cell in cells),

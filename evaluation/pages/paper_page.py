@@ -98,8 +98,9 @@ def _beside(title: str, group: pd.DataFrame) -> str:
     )
     body = "".join(_line(line, columns, several) for line in lines.values())
     table = (
-        f'<table class="paper"><caption>{escape(title)}</caption><thead><tr><th scope="col">method</th>'
-        f'<th scope="col">metric</th><th scope="col">published</th>{heads}<th scope="col">remarks</th></tr></thead>'
+        f'<table class="paper"><caption>{escape(title)}</caption>\n<thead><tr><th scope="col">method</th>'
+        f'<th scope="col" class="text">metric</th><th scope="col">published</th>{heads}'
+        '<th scope="col" class="text">remarks</th></tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
     return scroll(title, table)

@@ -45,18 +45,8 @@ input:focus-visible, button:focus-visible { outline: 3px solid var(--link); outl
 .state { font-weight: 600; } .state.warn { color: var(--bad); }
 .files a { white-space: nowrap; } .downloads { display: flex; flex-wrap: wrap; gap: .5rem 1.2rem; padding: 0;
   list-style: none; margin: .75rem 0; } .downloads a { display: inline-block; padding: .2rem 0; }
-.scroll { border: 1px solid var(--line); border-radius: 6px; background:
-  linear-gradient(to right, var(--card) 30%, transparent) 0 / 2.5rem 100% local no-repeat,
-  linear-gradient(to left, var(--card) 30%, transparent) 100% / 2.5rem 100% local no-repeat,
-  linear-gradient(to right, var(--shade), transparent) 0 / .9rem 100% scroll no-repeat,
-  linear-gradient(to left, var(--shade), transparent) 100% / .9rem 100% scroll no-repeat, var(--card); }
-tbody th { background: var(--card); } thead th:first-child { text-align: left; }
-.scroll table { width: 100%; } caption { padding: .6rem; } th, td { padding: .35rem .5rem; }
-tbody tr:last-child > * { border-bottom: 0; }
-caption { white-space: normal; position: sticky; left: 0; max-width: calc(100vw - 3rem); }
-table.paper thead th { white-space: normal; min-width: 5rem; } table.paper td.text { text-align: left; }
+table.paper thead th { white-space: normal; min-width: 5rem; }
 td.remarks { text-align: left; white-space: normal; min-width: 18rem; } tr.gold td.remarks { font-weight: 400; }
-table.paper thead th:last-child, table.paper thead th:nth-child(2) { text-align: left; }
 td .change { display: block; color: var(--soft); } td .change.beyond { color: var(--ink); font-weight: 700; }
 .pages { display: flex; gap: 1.5rem; }
 .swap { margin: 0 0 -.5rem; }
@@ -67,7 +57,7 @@ td .change { display: block; color: var(--soft); } td .change.beyond { color: va
 @media (min-width: 44rem) { .two { grid-template-columns: 1fr 1fr; } }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
   .runs dl { grid-template-columns: 1fr; } tbody th { max-width: 10rem; white-space: normal; }
-  .files a { padding: .6rem 0; display: inline-block; } }
+  .files a { padding: .6rem 0; display: inline-block; } .words td:last-child { min-width: 9rem; } }
 @media (min-width: 70rem) { .withnav { display: grid; grid-template-columns: 12rem minmax(0, 1fr); gap: 2rem; }
   .withnav > nav { position: sticky; top: 0; align-self: start; max-height: 100vh; overflow: auto;
   padding: 1rem 0; font-size: .925rem; } .withnav > nav ol { list-style: none; padding: 0; margin: 0; }

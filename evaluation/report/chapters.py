@@ -89,6 +89,8 @@ def trainings_of(sections: Sequence[Section], rounds: pd.DataFrame) -> list[Plot
     rounds : DataFrame
         As `evaluation.runs.Run.rounds` gives it.
     """
+    if rounds.empty:
+        return []
     plots: list[Plot] = []
     number = 0
     for section in sections:

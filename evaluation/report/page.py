@@ -23,7 +23,7 @@ from evaluation.report.pieces import (
     table,
     words,
 )
-from evaluation.report.sections import AFTER, Section, faults, remarks, standing
+from evaluation.report.sections import AFTER, Section, faults, remarks, slug, standing
 from evaluation.report.words import READ, STYLE
 
 ASKED, RANKING, TRAINING = "What was asked", "Ranking over data sets", "Training curves"
@@ -145,13 +145,22 @@ def _asked(record: Mapping[str, Any], chapters: Sequence[Chapter]) -> str:
 # ---------------------------------------------------------------------- a request
 def _chapter(chapter: Chapter, places: Places) -> str:
     asked = chapter.section
-    parts = [_request_facts(asked), _difficulty(chapter, places)]
+    parts: dict[str, list[str]] = {}
     for grid, (checkpoint, after) in zip(chapter.of_checkpoints, AFTER.items(), strict=True):
-        parts += [f"<h3>{after.capitalize()}</h3>", paragraph(standing(asked, checkpoint)), table(grid, places)]
-    for heading, grids in chapter.further:
-        parts += [f"<h3>{escape(heading)}</h3>", *(_long(grid, places) for grid in grids)]
-    parts += [_not_ok(asked), "<h3>Figures</h3>", *(figure(plot, places) for plot in chapter.plots)]
-    return section(asked.slug, asked.title, *parts)
+        parts[after.capitalize()] = [paragraph(standing(asked, checkpoint)), table(grid, places)]
+    parts |= {heading: [_long(grid, places) for grid in grids] for heading, grids in chapter.further}
+    parts["What is not ok, and why"] = [_not_ok(asked)]
+    parts["Figures"] = [figure(plot, places) for plot in chapter.plots]
+    marks = {heading: f"{asked.slug}-{slug(heading)}" for heading in parts}
+    jumps = "".join(f'<li><a href="#{mark}">{escape(heading)}</a></li>' for heading, mark in marks.items())
+    return section(
+        asked.slug,
+        asked.title,
+        _request_facts(asked),
+        f'<nav class="jumps" aria-label="In {escape(asked.title)}"><ul>{jumps}</ul></nav>',
+        _difficulty(chapter, places),
+        *(f'<h3 id="{marks[heading]}">{escape(heading)}</h3>{"".join(inside)}' for heading, inside in parts.items()),
+    )
 
 
 def _difficulty(chapter: Chapter, places: Places) -> str:
@@ -199,7 +208,7 @@ def _request_facts(asked: Section) -> str:
 
 def _not_ok(asked: Section) -> str:
     models, values = faults(asked), remarks(asked)
-    parts = ["<h3>What is not ok, and why</h3>"]
+    parts: list[str] = []
     if models:
         heads = ("model", "checkpoint", "status", "reason")
         rows = [

@@ -124,7 +124,7 @@ def sections_of(run: OpenRun) -> list[Section]:
     if results.empty:
         raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
     curves = run.curves
-    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest["cells"]}
+    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest.get("cells", ())}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
     return [
         Section(

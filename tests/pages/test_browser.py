@@ -201,13 +201,17 @@ def test_a_run_marks_gold_and_what_is_not_ok(browser: Browser) -> None:
     browser.open(f"/run/{FIRST}")
     headings = browser.texts("main h2")
     assert headings == ["What was asked", "bloodmnist, dirichlet 0.1: client:site-0", "Training curves"]
-    gold, row = browser.all("tr.gold"), browser.all("tbody tr:not(.gold)")[-1]
-    assert [line.find_element("css selector", "th").text for line in gold] == ["retrain", "retrain"]
+    table = "table[id$=-unlearned]"
+    gold, row = browser.all(f"{table} tr.gold"), browser.all(f"{table} tbody tr:not(.gold)")[-1]
+    assert [line.find_element("css selector", "th").text for line in gold] == ["retrain"]
     ground = "return getComputedStyle(arguments[0].children[1]).backgroundColor"
     assert browser.run(ground, gold[0]) != browser.run(ground, row)
-    assert {line.text.split()[0] for line in browser.all("tr.bad")} == {"ga"}
+    assert {line.text.split()[0] for line in browser.all(f"{table} tr.bad")} == {"ga"}
     assert "<script>alert(1)</script>" in browser.one("main").text  # as words
     assert browser.texts("nav.contents a") == headings
+    assert browser.texts(".jumps a") == browser.texts("main section:nth-of-type(2) h3")
+    browser.all(".jumps a")[-1].click()
+    assert 0 <= browser.run("return document.querySelector('h3[id$=figures]').getBoundingClientRect().top") < 100
 
 
 def test_figures_are_drawn_and_their_files_are_what_they_say(browser: Browser) -> None:
@@ -227,8 +231,9 @@ def test_figures_are_drawn_and_their_files_are_what_they_say(browser: Browser) -
 
 def test_a_tables_files_have_its_numbers(browser: Browser) -> None:
     browser.open(f"/run/{SECOND}")
-    shown = browser.one("tr.bad td data").get_attribute("value")
-    links = {link.text: link for link in browser.all("p.note .files a")[:3]}
+    table = browser.one("table[id$=-unlearned]")
+    shown = table.find_element("css selector", "tr.bad td data").get_attribute("value")
+    links = {link.text: link for link in browser.all(".scroll:has(table[id$=-unlearned]) + p.note .files a")}
     assert set(links) == {"CSV", "Markdown", "LaTeX"}
     assert shown.encode() in browser.have(links["CSV"])
     assert b"| ga |" in browser.have(links["Markdown"])
