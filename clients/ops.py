@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from clients.scoring import score_records
+from clients.scoring import Tables, score_records, score_some
 from clients.site import Fact, Records, Site
 from clients.training import LocalPlan, LocalResult, train_locally
 from clients.worker import gpu_share
-from partitions.errors import BadInput, RunFailed
+from partitions.errors import BadInput, Refused, RunFailed
 from partitions.seeds import derive_seed
 from unlearning.state import State
 
@@ -87,6 +87,13 @@ class Op:
     name: str
     category: Literal["train", "evaluate", "query"]
     run: Callable[[Site, Call], Reply]
+
+
+def perform(op: Op, site: Site, call: Call) -> Reply:
+    """Do an operation at a site; raises `Refused` where the site's policy is not to."""
+    if op.name in site.refuses:
+        raise Refused(f"{site.name} refuses {op.name} (`refuse` in its node config)")
+    return op.run(site, call)
 
 
 def asked(config: Mapping[str, Any], key: str, kind: type[T], default: T | None = None) -> T:
@@ -190,7 +197,17 @@ def train(site: Site, call: Call) -> Reply:
 def score(site: Site, call: Call) -> Reply:
     """Answer the ``scorecard`` of the site's records under the model, and its ``comparison`` with a model ``other``."""
     started = time.perf_counter()
-    tables = score_records(site, model_of(call), call.states.get("other"), *request_of(call))
+    return _scored(site, score_records(site, model_of(call), call.states.get("other"), *request_of(call)), started)
+
+
+def score_forgotten(site: Site, call: Call) -> Reply:
+    """Answer the ``scorecard`` of only those of the site's records that the request's last step forgets."""
+    started = time.perf_counter()
+    table = score_some(site, model_of(call), *request_of(call), lambda told: told["selected"])
+    return _scored(site, {"scorecard": table}, started)
+
+
+def _scored(site: Site, tables: Tables, started: float) -> Reply:
     return Reply(
         metrics={"num-examples": len(tables["scorecard"]), "seconds": time.perf_counter() - started},
         config={"site": site.name, "device": str(site.worker.device), "gpu": gpu_share()},
@@ -203,5 +220,7 @@ OPS = [
     Op("select", "query", select),
     Op("train", "train", train),
     Op("recover", "train", train),
+    Op("relearn", "train", train),
     Op("scorecard", "evaluate", score),
+    Op("forgotten", "evaluate", score_forgotten),
 ]

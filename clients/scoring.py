@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -51,11 +52,7 @@ def score_records(
     """
     task, told = site.worker.task, [_told_of(site, view, request, request_seed) for view in site.views]
     outputs = [outputs_of(site, view, state) for view in site.views]
-    scores = [
-        task.scores(found, task.to_targets(np.asarray(view.targets).take(view.indices, axis=0)))
-        for found, view in zip(outputs, site.views, strict=True)
-    ]
-    tables = {"scorecard": _joined(told, scores)[["record", *_TOLD, *SCORES]]}
+    tables = {"scorecard": _scorecard(site, site.views, told, outputs)}
     if other is not None:
         others = [_kept_outputs(site, view, other) for view in site.views]
         found = [task.divergences(a, b) for a, b in zip(outputs, others, strict=True)]
@@ -87,6 +84,29 @@ def outputs_of(site: Site, view: View, state: State, slot: int = 0, indices: np.
     return torch.cat(parts) if parts else torch.zeros(0, 1)
 
 
+def score_some(
+    site: Site,
+    state: State,
+    request: str,
+    request_seed: int,
+    meant: Callable[[pd.DataFrame], pd.Series[bool]],
+) -> pd.DataFrame:
+    """Score only some records of a site (or reference set), which `meant` picks by what is told of each.
+
+    Returns
+    -------
+    DataFrame
+        Those rows of the ``scorecard`` of `score_records`; the other records are not read.
+    """
+    views, told = [], []
+    for view in site.views:
+        table = _told_of(site, view, request, request_seed)
+        chosen = meant(table).to_numpy(dtype=bool)
+        views.append(replace(view, indices=view.indices[chosen], table=view.table[chosen].reset_index(drop=True)))
+        told.append(table[chosen].reset_index(drop=True))
+    return _scorecard(site, views, told, [outputs_of(site, view, state) for view in views])
+
+
 class KeptOutputs:
     """The newest outputs of models that are looked at again and again, up to a number of bytes."""
 
@@ -116,6 +136,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 _TOLD = ("site", "patient", "split", "stratum", "selected", "retained", "step")
 _KEPT = KeptOutputs(KEPT_BYTES)
+
+
+def _scorecard(
+    site: Site, views: Sequence[View], told: Sequence[pd.DataFrame], outputs: Sequence[Tensor]
+) -> pd.DataFrame:
+    task = site.worker.task
+    scores = [
+        task.scores(found, task.to_targets(np.asarray(view.targets).take(view.indices, axis=0)))
+        for found, view in zip(outputs, views, strict=True)
+    ]
+    return _joined(told, scores)[["record", *_TOLD, *SCORES]]
 
 
 def _kept_outputs(site: Site, view: View, state: State) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -103,12 +103,19 @@ class Site:
         The data set; only the records in `indices` are ever read.
     indices : mapping of split to ndarray
         Its records.
+    refuses : collection of str
+        Operations that it does not do, see `refused_operations`.
     """
 
     def __init__(
-        self, name: str, settings: SiteSettings, data: LoadedData, indices: Mapping[Split, np.ndarray]
+        self,
+        name: str,
+        settings: SiteSettings,
+        data: LoadedData,
+        indices: Mapping[Split, np.ndarray],
+        refuses: Collection[str] = (),
     ) -> None:
-        self.name, self.settings = name, settings
+        self.name, self.settings, self.refuses = name, settings, frozenset(refuses)
         self._data = data
         self._views = {split: _view(data, split, chosen) for split, chosen in indices.items()}
         self._selections: dict[tuple[str, int, Split], Selection] = {}
@@ -174,8 +181,8 @@ class Site:
         -------
         dict
             name, dataset, num-train, num-holdout, fingerprint, data-shape (of a record), num-classes, classes (JSON
-            list of names), class-counts (JSON object: stratum to training records), allows (JSON list of operations),
-            device-kind, precision (what "auto" means there).
+            list of names), class-counts (JSON object: stratum to training records), allows (JSON list of the operations
+            that it does not refuse), device-kind, precision (what "auto" means there).
         """
         strata = self.train.table["stratum"]
         counts = strata[strata != ""].value_counts().sort_index()
@@ -189,7 +196,7 @@ class Site:
             "num-classes": len(self._data.classes),
             "classes": json.dumps(list(self._data.classes)),
             "class-counts": json.dumps({str(stratum): int(count) for stratum, count in counts.items()}),
-            "allows": json.dumps(OPERATIONS.names()),
+            "allows": json.dumps([name for name in OPERATIONS.names() if name not in self.refuses]),
             "device-kind": (kind := resolve_device(self.settings.device)),
             "precision": resolve_precision(self.settings.precision, kind),
         }
@@ -297,9 +304,26 @@ class Site:
         return digest.hexdigest()
 
 
+def refused_operations(text: str) -> frozenset[str]:
+    """Read a site's policy: operations that it refuses, separated by commas; empty refuses none.
+
+    Raises
+    ------
+    BadInput
+        For an operation that does not exist, and for ``describe``, by which a site says who it is and what it refuses.
+    """
+    names = frozenset(part.strip() for part in text.split(",") if part.strip())
+    known = [name for name in OPERATIONS.names() if name != "describe"]
+    for name in sorted(names.difference(known)):
+        raise unknown_name("refuse", name, known)
+    return names
+
+
 @lru_cache(maxsize=1024)
-def open_site(settings: SiteSettings, partition_id: int | None, name: str = "") -> Site:
-    """Open a site by its name, or by its place in the partition; once per process.
+def open_site(
+    settings: SiteSettings, partition_id: int | None, name: str = "", refuses: frozenset[str] = frozenset()
+) -> Site:
+    """Open a site by its name, or by its place in the partition; once per process and policy.
 
     Raises
     ------
@@ -310,7 +334,8 @@ def open_site(settings: SiteSettings, partition_id: int | None, name: str = "") 
     chosen = name or _name_of(partition, partition_id)
     if chosen not in partition.sites:
         raise unknown_name("site", chosen, partition.sites)
-    return Site(chosen, settings, data, {"train": partition.train[chosen], "holdout": partition.holdout[chosen]})
+    indices: dict[Split, np.ndarray] = {"train": partition.train[chosen], "holdout": partition.holdout[chosen]}
+    return Site(chosen, settings, data, indices, refuses)
 
 
 @lru_cache(maxsize=4)

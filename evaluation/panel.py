@@ -45,12 +45,8 @@ def _measure(evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]
     """Yield every metric by name; with a prefix only those about the forgotten records."""
     for registered in METRICS.names():
         metric = METRICS.get(registered)
-        if (prefix and not metric.of_forgotten) or not metric.asked(evidence):
-            continue
-        name = prefix + metric.name.format(metric=evidence.metric_name)
-        yield name, metric.compute(evidence)
-        if metric.difference is not None:
-            yield f"delta_{name}", metric.difference(evidence)
+        if metric.of_forgotten or not prefix:
+            yield from metric.rows(evidence, prefix)
 
 
 def _row(name: str, value: Value, model: ScoredModel) -> Row:

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evaluation.catalogue import METRICS
+from evaluation.catalogue import declared
 from evaluation.difficulty import separability, unseparable
 from evaluation.results import FILE, SEEDS, read_results
 from evaluation.runs import find_run
-from evaluation.spread import PREFIX, spread
+from evaluation.spread import spread
 from evaluation.statistics import (
     Omnibus,
     block_ranks,
@@ -289,12 +289,11 @@ def _direction(metric: str, known: set[str]) -> tuple[str, str]:
         raise unknown_name("metric", metric, known)
     if metric.startswith(DELTA):
         return metric, "near gold"
-    better = {METRICS.get(name).name: METRICS.get(name).better for name in METRICS.names()}
-    found = better.get(PREFIX.sub("", metric), "none")
-    if found not in ("low", "high"):
+    found = declared(metric)
+    if found is None or found[0].better not in ("low", "high"):
         why = "has neither a difference to gold in these results nor a better and a worse"
         raise BadInput("metric", metric, "a metric that can be ranked", f"it {why}")
-    return metric, found
+    return metric, found[0].better
 
 
 def _ranking(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from functools import cache
 
 import pandas as pd
 
-from evaluation.catalogue import METRICS
+from evaluation.catalogue import declared
 from evaluation.results import SEEDS
 from evaluation.tables import GROUP, variants
 
@@ -19,8 +17,6 @@ THRESHOLD = 0.10
 """Deviation of a fraction above which more seeds are asked for: 10 percentage points (SUPREME)."""
 FRACTIONS = frozenset({"accuracy", "balanced_accuracy", "dice", "hit_rate", "token_accuracy"})
 """Task metrics in [0, 1]; the other fractions say so themselves."""
-SPLIT = re.compile(r"^(?:delta_)?(?:step\d+_)?(?:(?:forget|retain)(?:_train)?|test)_")
-PREFIX = re.compile(r"^(?:delta_)?(?:step\d+_)?")
 LEVELS = {"train_seed": "train", "unlearn_seed": "unlearn", "evaluate_seed": "evaluate"}
 
 
@@ -135,13 +131,8 @@ def is_fraction(metric: str) -> bool:
     >>> is_fraction("delta_forget_accuracy"), is_fraction("forget_loss")
     (True, False)
     """
-    return SPLIT.sub("", metric) in FRACTIONS or PREFIX.sub("", metric) in _declared_fractions()
-
-
-@cache
-def _declared_fractions() -> frozenset[str]:
-    metrics = [METRICS.get(name) for name in METRICS.names()]
-    return frozenset(metric.name for metric in metrics if metric.unit == "fraction")
+    found = declared(metric)
+    return found is not None and (found[0].unit == "fraction" or found[1] in FRACTIONS)
 
 
 def _counts(rows: pd.DataFrame) -> dict[str, int]:

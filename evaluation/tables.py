@@ -204,9 +204,9 @@ def _attacks(labels: Row, rows: list[Row]) -> Table:
             if mean(row, name) is None and (reason := row["metrics"].get(name, {}).get("reason")):
                 reasons[f"{title}, {_name(row, False)}: {reason}"] = None
     lines = [
-        "In brackets the band in which retrained models of other seeds lie, attacked in the model's place.",
-        f"{TOLD_APART}: outside it, so the model can be told from a retrained one. 0.5 would be a guess; far below it",
-        "is a leak as well. mean z: above 0 memory is left, below 0 more is gone than retraining forgets.",
+        "In brackets: where retrained models of other seeds lie, attacked in its place.",
+        f"{TOLD_APART} outside: it can be told from a retrained one. Far below is a leak as well.",
+        "mean z above 0: memory is left; below 0: more is gone than retraining forgets.",
         *list(reasons)[:6],
     ]
     table.caption = Text("\n".join(lines), style="dim")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from logging import ERROR
+from logging import ERROR, INFO
 from pathlib import Path
 
 import lightning_fabric  # noqa: F401 - `clients.worker` needs it; better at a worker's start than in round 1
@@ -12,11 +12,12 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
 from clients.catalogue import OPERATIONS
-from clients.ops import Call, Op
-from clients.site import Site, open_site
+from clients.ops import Call, Op, perform
+from clients.site import Site, open_site, refused_operations
 from flower_apps.places import resolve_home
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import site_settings
+from partitions.errors import Refused
 from strategies.wire import call_of, error_reply, reply_content
 
 Handler = Callable[[Message, Context], Message]
@@ -25,12 +26,16 @@ app = ClientApp()
 
 
 def site_of(context: Context) -> Site:
-    """Open the site that a node stands for: the ``site`` of its node config, else its simulated partition."""
+    """Open the site that a node stands for: the ``site`` of its node config, else its simulated partition.
+
+    What the node refuses is ``refuse`` of its node config, see `clients.site.refused_operations`.
+    """
     settings = GroupSettings.parse(context.run_config)
     home = resolve_home(settings.home)
     name = str(context.node_config.get("site", ""))
     partition_id = context.node_config.get("partition-id")
-    return open_site(site_settings(settings, Path(home)), None if name else int(str(partition_id)), name)
+    refuses = refused_operations(str(context.node_config.get("refuse", "")))
+    return open_site(site_settings(settings, Path(home)), None if name else int(str(partition_id)), name, refuses)
 
 
 def handler(op: Op) -> Handler:
@@ -39,13 +44,16 @@ def handler(op: Op) -> Handler:
     def answer(message: Message, context: Context) -> Message:
         try:
             return work(message, context)
+        except Refused as error:
+            log(INFO, "%s", error)
+            return error_reply(message, error)
         except Exception as error:
             log(ERROR, "%s raised", op.name, exc_info=error)
             return error_reply(message, error)
 
     def work(message: Message, context: Context) -> Message:
         asked = call_of(message)
-        reply = op.run(site_of(context), Call(op.name, asked.state, asked.config, asked.states))
+        reply = perform(op, site_of(context), Call(op.name, asked.state, asked.config, asked.states))
         content = reply_content(
             state=reply.state, metrics=reply.metrics, config=reply.config, tables=reply.tables, arrays=reply.arrays
         )

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 CHECKPOINTS = ("trained", "unlearned", "recovered")
 ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
-_OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "evaluate-seeds", "requests")
+_OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "requests")
+_OF_SCORING = ("evaluate-seeds", "features")
 _OF_MACHINE = ("home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories")
 _SECTIONS = {
     "On what was forgotten, on what was retained (held-out records; _train: trained ones) and on all held out": (
@@ -143,7 +144,7 @@ def _anchors(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dic
     """Return the cells of the same training, request and seeds that hold the retrained and the original model."""
 
     def training(of: Mapping[str, Any]) -> list[Any]:
-        ignored = {*_OF_METHODS, *_OF_MACHINE}
+        ignored = {*_OF_METHODS, *_OF_SCORING, *_OF_MACHINE}
         own = sorted((key, value) for key, value in of["settings"].items() if key not in ignored)
         return [own, *(of[key] for key in ("request", "train_seed", "unlearn_seed"))]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,14 @@ from evaluation.shadows import Shadows
 from evaluation.submission import Submission
 from flower_apps.cases import Arm, Case
 from flower_apps.identity import Identity
-from flower_apps.probes.base import Bench, Probe
+from flower_apps.probes.base import Bench
+from flower_apps.probes.catalogue import PROBES
 from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import answered, site_settings
 from flower_apps.stages import Stage
 from flower_apps.workshop import Workshop
 from strategies.base import Schedule
-
-PROBES: Sequence[Probe] = ()
-"""In the order in which a model is measured."""
 
 Scored = Mapping[str, ScoredModel]
 """Checkpoints by name."""
@@ -147,7 +145,8 @@ class Scorer:
         return scored, tables.get("comparison")
 
     def _probed(self, stage: Stage, label: str, checkpoint: str, case: Case) -> dict[str, pd.DataFrame]:
-        wanted = [probe for probe in PROBES if probe.wanted(self._settings, checkpoint)]
+        probes = [PROBES.get(name) for name in PROBES.names()]
+        wanted = [probe for probe in probes if probe.wanted(self._settings, checkpoint)]
         return {probe.name: probe.measure(self.bench, stage, label, case) for probe in wanted}
 
     def _write_rows(

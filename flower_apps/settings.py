@@ -98,6 +98,9 @@ class GroupSettings(BaseModel):
     recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
     recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
     recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
+    relearn_epochs: Annotated[
+        int, Field(ge=0, description="epochs of relearning what was forgotten, a test of durability; 0: none")
+    ] = 0
     evaluate_seeds: Annotated[str, Field(description="evaluation seeds, comma separated")] = "0"
     shadows: Annotated[
         int,
@@ -107,6 +110,9 @@ class GroupSettings(BaseModel):
             multiple_of=2,
             description="shadow federations of the membership attacks, and as many references; 0: none",
         ),
+    ] = 0
+    features: Annotated[
+        int, Field(ge=0, description="forget and retain records, each, a site is asked features of at most; 0: none")
     ] = 0
     # how it is computed; part of what identifies a result
     precision: Annotated[

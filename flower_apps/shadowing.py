@@ -93,6 +93,8 @@ class Shadowing:
             return None
         if case.earlier:
             return _nothing("the shadows forget single requests, not sequences")
+        if sites := self._bench.workshop.refusing("challenge"):
+            return _nothing(f"{', '.join(sites)} refuse{'s' if len(sites) == 1 else ''} challenge")
         challenged = self._challenge(case, original, "original")
         if challenged.empty:
             return _nothing("no forgotten record has a held-out one of its class at its site to be compared with")

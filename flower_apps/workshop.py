@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,6 +47,13 @@ class Workshop:
             raise MissingStage("no federation to ask")
         return self._federation
 
+    def refusing(self, op: str) -> list[str]:
+        """Return the sites that say they refuse an operation, sorted; without a federation, none is known to."""
+        if self._federation is None:
+            return []
+        described = self._federation.roster.described
+        return [site for site, found in described.items() if op not in json.loads(str(found["allows"]))]
+
     def stage(
         self,
         kind: str,
@@ -89,6 +97,10 @@ class Workshop:
                 notes=list(outcome.notes),
             )
 
+    def find(self, kind: str, parts: Mapping[str, Any]) -> Stage | None:
+        """Return a complete stage; None when the cache lacks it."""
+        return self._store.find(kind, stage_key(parts))
+
     def tables(
         self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[dict[str, pd.DataFrame]]]
     ) -> dict[str, pd.DataFrame]:
@@ -114,7 +126,7 @@ class Workshop:
             self._store.discard(stage)
 
     def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
-        stage = self._store.find(kind, stage_key(parts))
+        stage = self.find(kind, parts)
         if stage is None:
             raise MissingStage(label)
         self._events.emit("stage-cached", stage=kind, label=label)

@@ -37,6 +37,10 @@ class RunFailed(RuntimeError):
     """A run that could not go on (a dead worker, a timeout): shown as one line, exit code 1."""
 
 
+class Refused(RunFailed):
+    """A site does not do what it is asked, by a policy of its own."""
+
+
 class SiteLost(RunFailed):
     """A site or its worker stopped answering: nothing is wrong with the run, which resumes when submitted again."""
 

@@ -208,7 +208,8 @@ class History:
 
     def before(self, round_: int) -> State:
         """Return the whole state that was sent out in a round."""
-        return State(**self._groups(round_, "before", ("params", "float_buffers", "int_buffers")))
+        groups = self._groups(round_, "before", ("params", "float_buffers", "int_buffers"))
+        return State(**groups) if groups["params"] or round_ == 1 else self.after(round_ - 1)
 
     def after(self, round_: int) -> State:
         """Return the whole state that a round ended with."""
@@ -290,7 +291,7 @@ class HistoryWriter:
     folder : Path
         Made when the first round is written.
     keep_updates : bool
-        False keeps states and records only: enough to resume, a fraction of the size.
+        False keeps records, the first state and the state after each round: enough to resume, a fraction of the size.
     """
 
     def __init__(self, folder: Path, keep_updates: bool = True) -> None:
@@ -309,7 +310,9 @@ class HistoryWriter:
         server: Mapping[str, Tensors] | None = None,
     ) -> Path:
         """Write one round: temporary file, fsync, rename. A crash leaves the rounds before it as they were."""
-        tensors = dict(_prefixed("before", _state_groups(before))) | dict(_prefixed("after", _state_groups(after)))
+        tensors = _prefixed("after", _state_groups(after))
+        if self.keep_updates or record.round == 1:
+            tensors = _prefixed("before", _state_groups(before)) | tensors
         if self.keep_updates:
             for site, update in updates.items():
                 tensors |= _prefixed(f"update/{site}", _update_groups(update))

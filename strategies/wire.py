@@ -18,6 +18,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from partitions.errors import Refused
 from unlearning.state import State, Tensors, Update
 
 Scalar = str | int | float | bool
@@ -167,11 +168,11 @@ def reply_content(
 
 
 def error_reply(message: Message, error: Exception) -> Message:
-    """Answer `message` with what was raised, and where.
+    """Answer `message` with what was raised, and where; a refusal (`Refused`) was raised nowhere.
 
     Raised through Flower, an exception loses its traceback at a SuperNode, and in a simulation comes wrapped in Ray's.
     """
-    where = "".join(traceback.format_exception(error))
+    where = "" if isinstance(error, Refused) else "".join(traceback.format_exception(error))
     return Message(Error(CLIENT_RAISED, f"{type(error).__name__}: {error}{_RAISED_AT}{where}"), reply_to=message)
 
 

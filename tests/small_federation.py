@@ -20,7 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients.catalogue import OPERATIONS, TASKS
-from clients.ops import Call, Reply
+from clients.ops import Call, Reply, perform
 from clients.site import Site, SiteSettings
 from flower_apps.sites import request_plan
 from partitions.partition import SplitSpec
@@ -147,7 +147,7 @@ class SiteGrid(Grid):
         site, call = self.sites[name], call_of(message)
         try:
             with _watched(site, self.opened.setdefault(name, set())):
-                reply = OPERATIONS.get(call.op).run(site, Call(call.op, call.state, call.config, call.states))
+                reply = perform(OPERATIONS.get(call.op), site, Call(call.op, call.state, call.config, call.states))
         except Exception as error:
             return error_reply(message, error)
         parts = {"metrics": reply.metrics, "config": reply.config, "tables": reply.tables, "arrays": reply.arrays}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from evaluation.evidence import Evidence
@@ -29,8 +29,6 @@ class Metric:
         From `Evidence` to `Value`; never raises for a model that cannot be scored.
     difference : callable, optional
         Signed model minus gold, reported as ``delta_<name>``.
-    asked : callable
-        Whether the run measured what it is made of; where it did not, there is no row.
     of_forgotten : bool
         Whether it is about the forgotten records, so that it is measured again for each earlier request of a sequence.
     """
@@ -43,5 +41,47 @@ class Metric:
     better: str
     compute: Callable[[Evidence], Value]
     difference: Callable[[Evidence], Value] | None = None
-    asked: Callable[[Evidence], bool] = lambda _: True
     of_forgotten: bool = False
+
+    def rows(self, evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:
+        """Yield the name, after `prefix`, and the value of each row that a model has of it."""
+        name = prefix + self.name.format(metric=evidence.metric_name)
+        yield name, self.compute(evidence)
+        if self.difference is not None:
+            yield f"delta_{name}", self.difference(evidence)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics that are one and the same but for something that only the model knows, such as its layers.
+
+    Attributes
+    ----------
+    name, title : str
+        As of `Metric`; ``{each}`` stands for what tells the members apart (``gap_{each}`` becomes ``gap_conv1``). A
+        family without it has one member at most: a metric that a model may go without.
+    unit, low, high, better, of_forgotten
+        Of every member, as of `Metric`.
+    several : callable
+        From `Evidence` to the members' values by what stands for ``{each}`` (text without meaning where there is
+        none); empty for a model that has no such thing, which then has no row. Never raises for a model that cannot be
+        scored.
+    difference : callable, optional
+        The same of signed model minus gold, reported as ``delta_<name>``.
+    """
+
+    name: str
+    title: str
+    unit: str
+    low: float
+    high: float
+    better: str
+    several: Callable[[Evidence], Mapping[str, Value]]
+    difference: Callable[[Evidence], Mapping[str, Value]] | None = None
+    of_forgotten: bool = False
+
+    def rows(self, evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:
+        """Yield the name, after `prefix`, and the value of each row that a model has of it."""
+        for compute, before in ((self.several, prefix), (self.difference, f"delta_{prefix}")):
+            for each, value in compute(evidence).items() if compute is not None else ():
+                yield before + self.name.format(metric=evidence.metric_name, each=each), value

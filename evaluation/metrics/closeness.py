@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evaluation.evidence import Evidence, ScoredModel, SplitName
-from evaluation.metrics.base import Metric
-from evaluation.metrics.distances import l2_distance
+from evaluation.metrics.base import Family, Metric
+from evaluation.metrics.distances import l2_distance, layer_distances
 from evaluation.metrics.value import Value, undefined
 from unlearning.state import State
 
@@ -56,7 +56,30 @@ def _behaviour(name: str, title: str, unit: str, high: float, better: str, colum
     ]
 
 
+def _by_tensor(evidence: Evidence) -> dict[str, Value]:
+    """Return the distance of each parameter tensor to gold's (METRICS 3.4); nothing where gold has no weights."""
+    model, gold = evidence.model, evidence.gold
+    if gold is None or gold.state is None:
+        return {}
+    if model.state is None:
+        return dict.fromkeys(gold.state.params, undefined("no weights"))
+    found = layer_distances(model.state, gold.state)[["tensor", "distance"]]
+    return {
+        str(name): Value(value, 1) if math.isfinite(value) else undefined("non-finite weights")
+        for name, value in found.itertuples(index=False, name=None)
+    }
+
+
 METRIC = [
+    Family(
+        "retrain_gap_l2_of_{each}",
+        "L2 distance of the parameters {each} to gold's",
+        "",
+        0.0,
+        math.inf,
+        "low",
+        _by_tensor,
+    ),
     Metric(
         "retrain_gap_l2",
         "L2 distance of the parameters to gold's",

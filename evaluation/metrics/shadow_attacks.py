@@ -20,7 +20,7 @@ from evaluation.attacks.separation import Attack, unscored
 from evaluation.attacks.ulira import ulira
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence
-from evaluation.metrics.base import Metric
+from evaluation.metrics.base import Family
 from evaluation.metrics.distances import l2_distance
 from evaluation.metrics.intervals import Floats
 from evaluation.metrics.roc import auc, roc_points
@@ -210,42 +210,46 @@ def _seed_gap(evidence: Evidence) -> Value:
     return Value(mine / mean, len(shadows.seed_gaps), low, high, reason="interval: over the references' range")
 
 
-def _asked(evidence: Evidence) -> bool:
-    return evidence.shadows is not None
+def _family(
+    name: str,
+    title: str,
+    unit: str,
+    low: float,
+    high: float,
+    better: str,
+    compute: Callable[[Evidence], Value],
+    difference: Callable[[Evidence], Value] | None = None,
+) -> Family:
+    """Make a metric that a model has where shadows were asked for."""
+
+    def where_asked(of: Callable[[Evidence], Value]) -> Callable[[Evidence], dict[str, Value]]:
+        return lambda evidence: {} if evidence.shadows is None else {"": of(evidence)}
+
+    several, apart = where_asked(compute), where_asked(difference) if difference else None
+    return Family(name, title, unit, low, high, better, several, apart)
 
 
-def _metrics_of(attack: str) -> Iterator[Metric]:
-    title = TITLES[attack]
-
-    def metric(name: str, what: str, high: float, better: str, compute: Callable[[Evidence], Value]) -> Metric:
+def _families_of(attack: str) -> Iterator[Family]:
+    def family(name: str, what: str, high: float, better: str, compute: Callable[[Evidence], Value]) -> Family:
         difference = _difference(compute) if better == "gold" and attack != "ulira" else None
         low = -0.5 if name.endswith("_leakage") else 0.0
-        return Metric(name, f"{title}: {what}", "fraction", low, high, better, compute, difference, asked=_asked)
+        return _family(name, f"{TITLES[attack]}: {what}", "fraction", low, high, better, compute, difference)
 
-    area = AUC_NAMES[attack]
-    yield metric(area, "AUC", 1.0, "gold", _of(attack, "auc"))
-    yield metric(f"{attack}_leakage", "AUC - 0.5", 0.5, "none", _of(attack, "leakage"))
-    yield metric(f"{attack}_tpr_at_1pct_fpr", "TPR at 1 % FPR", 1.0, "low", _of(attack, "tpr_at_1pct_fpr"))
-    yield metric(f"{attack}_tpr_at_01pct_fpr", "TPR at 0.1 % FPR", 1.0, "low", _of(attack, "tpr_at_01pct_fpr"))
-    yield metric(f"{attack}_balanced_accuracy", "balanced accuracy", 1.0, "low", _of(attack, "balanced_accuracy"))
+    yield family(AUC_NAMES[attack], "AUC", 1.0, "gold", _of(attack, "auc"))
+    yield family(f"{attack}_leakage", "AUC - 0.5", 0.5, "none", _of(attack, "leakage"))
+    yield family(f"{attack}_tpr_at_1pct_fpr", "TPR at 1 % FPR", 1.0, "low", _of(attack, "tpr_at_1pct_fpr"))
+    yield family(f"{attack}_tpr_at_01pct_fpr", "TPR at 0.1 % FPR", 1.0, "low", _of(attack, "tpr_at_01pct_fpr"))
+    yield family(f"{attack}_balanced_accuracy", "balanced accuracy", 1.0, "low", _of(attack, "balanced_accuracy"))
+    yield family(f"{attack}_distinguishable", "1 outside gold's band", 1.0, "low", _distinguishable(attack))
     for end in ("low", "high"):
+        name, title = f"{attack}_auc_band_{end}", f"{TITLES[attack]}: {end} end of gold's band"
         # a prediction interval may reach beyond what an AUC can be
-        yield Metric(
-            f"{attack}_auc_band_{end}",
-            f"{title}: {end} end of gold's band",
-            "fraction",
-            -math.inf,
-            math.inf,
-            "none",
-            _end_of_band(attack, end),
-            asked=_asked,
-        )
-    yield metric(f"{attack}_distinguishable", "1 outside gold's band", 1.0, "low", _distinguishable(attack))
+        yield _family(name, title, "fraction", -math.inf, math.inf, "none", _end_of_band(attack, end))
 
 
 METRIC = [
-    *[metric for attack in AUC_NAMES for metric in _metrics_of(attack)],
-    Metric(
+    *[family for attack in AUC_NAMES for family in _families_of(attack)],
+    _family(
         "calibrated_mean_z",
         "mean z of the forgotten records: above 0 memory is left, below 0 more is gone than retraining forgets",
         "sd",
@@ -253,10 +257,9 @@ METRIC = [
         math.inf,
         "gold",
         _mean_z,
-        asked=_asked,
     ),
     *[
-        Metric(
+        _family(
             f"calibrated_mean_z_band_{end}",
             f"{end} end of gold's band of the mean z",
             "sd",
@@ -264,11 +267,10 @@ METRIC = [
             math.inf,
             "none",
             _mean_z_band(end),
-            asked=_asked,
         )
         for end in ("low", "high")
     ],
-    Metric(
+    _family(
         "retrain_gap_l2_over_seed_gap",
         "L2 distance to gold over gold's mean distance to models retrained with other seeds",
         "",
@@ -276,7 +278,6 @@ METRIC = [
         math.inf,
         "low",
         _seed_gap,
-        asked=_asked,
     ),
 ]
 

@@ -237,3 +237,22 @@ class TestScores:
         reply = ask(make_site(), "scorecard", initial(), other, request="class:1", request_seed=0)
         assert (reply.tables["comparison"]["kl"] > 0).all()
         assert list(ask(make_site(), "scorecard", initial()).tables) == ["scorecard"]
+
+    def test_the_scores_of_forgotten_records_alone_read_no_other(self, make_site: MakeSite, initial: Initial) -> None:
+        site, spied = make_site(), make_site()
+        spied.train.inputs[spied.train.targets != 1] = 255  # holdout is in the same array
+        whole = ask(site, "scorecard", initial(), request="class:1", request_seed=0).tables["scorecard"]
+        reply = ask(spied, "forgotten", initial(), request="class:1", request_seed=0)
+        table, expected = reply.tables["scorecard"], whole[whole["selected"]].reset_index(drop=True)
+        told = [name for name in whole.columns if whole[name].dtype.kind != "f"]
+        assert table[told].equals(expected[told])
+        assert set(table["split"]) == {"train", "holdout"}
+        for name in ("metric", "loss", "phi"):
+            assert table[name].to_numpy() == pytest.approx(expected[name].to_numpy(), rel=1e-5, abs=1e-5)
+        assert reply.metrics["num-examples"] == len(table)
+        assert reply.state is None
+
+    def test_a_site_without_forgotten_records_has_no_row(self, make_site: MakeSite, initial: Initial) -> None:
+        table = ask(make_site(), "forgotten", initial(), request="client:site-9", request_seed=0).tables["scorecard"]
+        assert len(table) == 0
+        assert "loss" in table

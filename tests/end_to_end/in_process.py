@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,28 @@ class InProcessGrid(Grid):
         How many; their ids are random.
     before : callable, optional
         Called with each message before the site works on it; raising `Killed` there ends the run as a kill would.
+    refuse : mapping of int to str
+        What a node's config refuses, by its number.
     """
 
-    def __init__(self, run_config: dict[str, Any], nodes: int, before: Callable[[Message], None] | None = None) -> None:
+    def __init__(
+        self,
+        run_config: dict[str, Any],
+        nodes: int,
+        before: Callable[[Message], None] | None = None,
+        refuse: Mapping[int, str] | None = None,
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._shuffle = random.Random()
         self._contexts = {
             self._shuffle.randrange(MODEL_NODES): Context(
                 run_id=1,
                 node_id=number,
-                node_config={"partition-id": number, "num-partitions": nodes},
+                node_config={
+                    "partition-id": number,
+                    "num-partitions": nodes,
+                    "refuse": (refuse or {}).get(number, ""),
+                },
                 state=RecordDict(),
                 run_config=run_config,
             )
@@ -94,12 +106,16 @@ class InProcessGrid(Grid):
 
 
 def run_group(
-    settings: GroupSettings, home: Path, out: Path, before: Callable[[Message], None] | None = None
+    settings: GroupSettings,
+    home: Path,
+    out: Path,
+    before: Callable[[Message], None] | None = None,
+    refuse: Mapping[int, str] | None = None,
 ) -> InProcessGrid:
     """Execute one group as the ServerApp does and return the grid, which knows what was sent."""
     check_groups([settings])
     nodes = len(partition_of(settings, home).sites)
-    grid = InProcessGrid({**settings.to_run_config(), "home": str(home)}, nodes, before)
+    grid = InProcessGrid({**settings.to_run_config(), "home": str(home)}, nodes, before, refuse)
     run = RunFolder(out)
     events = EventSink(run.path / "events.jsonl")
     federation = Federation(grid, meet_sites(grid, nodes, {}, events), events, 60.0, settings.failure_policy)

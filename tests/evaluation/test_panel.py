@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation.catalogue import METRICS
+from evaluation.catalogue import METRICS, declared
 from evaluation.evidence import DIVERGENCES
 from evaluation.submission import Submission
 
@@ -71,11 +71,11 @@ def test_another_task_names_its_own_metric(make_model, gold) -> None:
 
 
 def test_values_lie_in_their_declared_range(make_model, make_comparison, gold) -> None:
-    rows = panel(make_model(), gold, make_comparison(gold.scorecard))
-    for name in METRICS.names():
-        metric = METRICS.get(name)
-        value = rows[metric.name.format(metric="accuracy")]["value"]
-        assert math.isnan(value) or metric.low <= value <= metric.high, name
+    for name, row in panel(make_model(), gold, make_comparison(gold.scorecard)).items():
+        found = declared(name)
+        assert found is not None, name
+        if not name.startswith("delta_"):
+            assert math.isnan(row["value"]) or found[0].low <= row["value"] <= found[0].high, name
 
 
 def test_every_gap_has_a_reason_and_no_missing_value_is_a_number(make_model, gold) -> None:
@@ -222,3 +222,49 @@ def test_a_metric_of_another_package_joins_the_panel(make_model, gold, monkeypat
     extra = Metric("num_records", "records scored", "records", 0, math.inf, "none", lambda e: Value(len(e.frame)))
     monkeypatch.setitem(METRICS._components, "num_records", extra)
     assert panel(make_model(), gold, None)["num_records"]["value"] == 360
+
+
+def test_a_family_has_a_row_for_each_of_its_members_and_none_where_there_is_none(
+    make_model, make_state, gold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evaluation.metrics.base import Family
+    from evaluation.metrics.value import Value
+
+    def norms(evidence: Any) -> dict[str, Value]:
+        state = evidence.model.state
+        return {} if state is None else {name: Value(float(t.norm())) for name, t in state.params.items()}
+
+    extra = Family("norm_{each}", "norm of {each}", "", 0, math.inf, "gold", norms, norms, of_forgotten=True)
+    monkeypatch.setitem(METRICS._components, extra.name, extra)
+    rows = panel(make_model(state=make_state(3.0, 4.0)), gold, None, earlier=("client",))
+    names = {f"{before}norm_layer{i}.weight" for before in ("", "delta_", "step1_", "delta_step1_") for i in (0, 1)}
+    assert {name for name in rows if "norm_layer" in name} == names
+    assert rows["norm_layer1.weight"]["value"] == 4.0
+    assert not [name for name in panel(make_model(state=None), gold, None) if "norm_layer" in name]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "task"),
+    [
+        ("forget_loss", "forget_loss", ""),
+        ("delta_forget_train_accuracy", "forget_train_{metric}", "accuracy"),
+        ("step1_forget_token_accuracy", "forget_{metric}", "token_accuracy"),
+        ("delta_relearn_forget_train_token_accuracy_5", "relearn_forget_train_{metric}_{each}", "token_accuracy"),
+        ("relearn_area_forget_dice", "relearn_area_forget_{metric}", "dice"),
+    ],
+)
+def test_a_name_in_the_results_leads_to_the_metric_behind_it(name: str, metric: str, task: str) -> None:
+    found = declared(name)
+    assert found is not None
+    assert (found[0].name, found[1]) == (metric, task)
+
+
+def test_a_name_that_no_metric_has_leads_nowhere() -> None:
+    assert declared("forget") is None and declared("accuracy") is None
+
+
+def test_every_tensors_distance_to_gold_is_a_row(make_model, make_state, gold) -> None:
+    rows = panel(make_model(state=make_state(3.0, 4.0)), gold, None)
+    found = {name: row["value"] for name, row in rows.items() if name.startswith("retrain_gap_l2_of_")}
+    assert found == {"retrain_gap_l2_of_layer0.weight": 3.0, "retrain_gap_l2_of_layer1.weight": 4.0}
+    assert rows["retrain_gap_l2"]["value"] == 5.0

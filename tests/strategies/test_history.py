@@ -221,3 +221,11 @@ def test_half_precision_is_for_updates_only_and_reads_back_in_fp32(tmp_path):
     assert [history.after(r).sha256() for r in (1, 2, 3)] == states
     assert history.update(2, "site-b").params["w"].dtype == torch.float32
     assert torch.equal(history.update(2, "site-b").params["w"], torch.ones(3))
+
+
+def test_without_updates_a_state_is_kept_once_and_what_a_round_began_with_is_still_there(tmp_path):
+    whole, lean = write(tmp_path / "whole").read(), write(tmp_path / "lean", keep_updates=False).read()
+    for round_ in (1, 2, 3):
+        assert lean.before(round_).sha256() == whole.before(round_).sha256()
+        assert lean.after(round_).sha256() == whole.after(round_).sha256()
+    assert lean.path(2).stat().st_size < lean.path(1).stat().st_size < whole.path(1).stat().st_size
