@@ -254,10 +254,10 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Return the tables people read, one below the other; they fit 100 columns."""
     stack = Table.grid()
     for ranking in rankings:
-        title = f"{ranking.granularity} requests · {_shown(ranking)} at {ranking.checkpoint}"
+        title = f"{ranking.granularity} requests · {shown(ranking)} at {ranking.checkpoint}"
         stack.add_row(Text(title, style="bold"))
         stack.add_row(_table(ranking))
-        stack.add_row(_caption(ranking))
+        stack.add_row(Text("\n".join(notes(ranking)), style="dim"))
         stack.add_row("")
     return stack
 
@@ -510,11 +510,13 @@ def _table(ranking: Ranking) -> Table:
     return table
 
 
-def _shown(ranking: Ranking) -> str:
+def shown(ranking: Ranking) -> str:
+    """Name what is ranked, and which way."""
     return f"|{ranking.metric}|" if ranking.better == "near gold" else f"{ranking.metric} ({ranking.better} is better)"
 
 
-def _caption(ranking: Ranking) -> Text:
+def notes(ranking: Ranking) -> list[str]:
+    """Return what to know about a ranking: the test, its power, what is tied and who is not ranked, line by line."""
     lines = [*_verdict(ranking)]
     lines += [f"! {warning[0].upper()}{warning[1:]}" for warning in ranking.warnings]
     if ranking.blocks:
@@ -528,7 +530,7 @@ def _caption(ranking: Ranking) -> Text:
         lines.append(f"They define the target and do not compete; their rank would be: {would}.")
     if CONTROL in {name.split()[0] for name in ranking.methods}:
         lines.append(f"{CONTROL} is recovery alone: what every method has to beat.")
-    return Text("\n".join(lines), style="dim")
+    return lines
 
 
 def _verdict(ranking: Ranking) -> list[str]:

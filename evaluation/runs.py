@@ -11,11 +11,14 @@ from typing import Any
 
 import pandas as pd
 
+from evaluation.curves import read_curves
 from evaluation.results import read_results
 from partitions.errors import BadInput
 from strategies.history import History
 
 RECORD = "run.json"
+ROUNDS = ("cell", "method", "request", "checkpoint", "train_seed")
+"""Which training a round is of."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,20 @@ class Run:
 
     path: Path
 
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
     @cached_property
     def results(self) -> pd.DataFrame:
         """The results table (`read_results`)."""
         return read_results(self.path)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The points of its curves (`read_curves`)."""
+        return read_curves(self.path)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -69,18 +82,18 @@ class Run:
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """Every recorded round of every training: method, request, checkpoint, train_seed, round, site, examples, ...
+        """Every recorded round of every training: cell, method, request, checkpoint, train_seed, round, site, ...
 
         A training shared by several cells (the original) appears once.
         """
         frames = []
         for row in self.cells.drop_duplicates("model").to_dict("records"):
             frame = self.history(str(row["cell"]), str(row["checkpoint"])).frame()
-            for name in ("train_seed", "checkpoint", "request", "method"):
-                frame.insert(0, name, row[name])
-            frames.append(frame)
-        kept = [frame for frame in frames if len(frame)]
-        return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=["method", "round", "site"])
+            if len(frame):
+                frames.append(
+                    pd.concat([pd.DataFrame({name: row[name] for name in ROUNDS}, frame.index), frame], axis=1)
+                )
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*ROUNDS, "round", "site"])
 
 
 def open_run(run: Path | str, home: Path | str | None = None) -> Run:

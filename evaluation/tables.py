@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.console import Console
@@ -110,23 +111,34 @@ def _groups(results: pd.DataFrame) -> Iterator[tuple[Row, list[Row]]]:
 
 
 def _models(group: pd.DataFrame) -> Iterator[Row]:
-    """Yield one row a model; cells of other seeds are averaged, cells of other settings kept apart."""
-    group = group.assign(variant=variants(group))
-    for key, rows in group.groupby(["method", "preset", "checkpoint", "variant"], sort=False):
-        method, preset, checkpoint, variant = key
-        bad = rows[~rows["status"].isin(OF_VALUES)]
-        if (rows["status"] == UNFIT).all():  # the method, not a metric
+    """Yield one row a model; cells of other seeds are averaged, cells of other settings kept apart.
+
+    A run has hundreds of models and tens of thousands of rows, so this does without pandas' groups.
+    """
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in _records(group.assign(variant=variants(group))):
+        found.setdefault((row["method"], row["preset"], row["checkpoint"], row["variant"]), []).append(row)
+    for (method, preset, checkpoint, variant), rows in found.items():
+        bad = [row for row in rows if row["status"] not in OF_VALUES]
+        if all(row["status"] == UNFIT for row in rows):  # the method, not a metric
             bad = rows
+        metrics: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: str(row["metric"])):
+            metrics.setdefault(row["metric"], []).append(row)
         yield {
             "method": method,
             "preset": preset,
             "checkpoint": checkpoint,
             "variant": variant,
-            "seeds": len(rows[list(SEEDS)].drop_duplicates()),
-            "status": "ok" if bad.empty else str(bad["status"].iloc[0]),
-            "reason": "" if bad.empty else min(bad["reason"], key=len),  # the model's own, without a metric's
-            "metrics": {str(name): _average(found) for name, found in rows.groupby("metric", sort=True)},
+            "seeds": len({tuple(str(row[seed]) for seed in SEEDS) for row in rows}),
+            "status": bad[0]["status"] if bad else "ok",
+            "reason": min((row["reason"] for row in bad), key=len, default=""),  # the model's own, without a metric's
+            "metrics": {name: _average(own) for name, own in metrics.items()},
         }
+
+
+def _records(frame: pd.DataFrame) -> list[Row]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def variants(results: pd.DataFrame) -> pd.Series:
@@ -140,22 +152,23 @@ def variants(results: pd.DataFrame) -> pd.Series:
     return results["cell"].str[:6].where(pd.Series(named, index=results.index, dtype=bool), "")
 
 
-def _average(rows: pd.DataFrame) -> dict[str, Any]:
-    values = rows["value"].dropna()
-    reasons = dict.fromkeys(reason for reason in rows["reason"] if reason)
+def _average(rows: list[Row]) -> dict[str, Any]:
+    values = [row["value"] for row in rows if not math.isnan(row["value"])]
+    counts = [row["n"] for row in rows if not pd.isna(row["n"])]
+    reasons = dict.fromkeys(row["reason"] for row in rows if row["reason"])
     return {
-        "mean": _plain(values.mean()),
-        "std": _plain(values.std(ddof=1)),
+        "mean": _plain(np.mean(values)) if values else None,
+        "std": _plain(np.std(values, ddof=1)) if len(values) > 1 else None,
         "seeds": len(values),
-        "n": _plain(rows["n"].max()),
+        "n": _plain(max(counts)) if counts else None,
         "interval": _interval(rows),
         "reason": "; ".join(reasons),
     }
 
 
-def _interval(rows: pd.DataFrame) -> list[Any] | None:
+def _interval(rows: list[Row]) -> list[Any] | None:
     """Return the interval of a single evaluation; several have their deviation instead."""
-    ends = [_plain(rows[end].iloc[0]) for end in ("ci_low", "ci_high")]
+    ends = [_plain(rows[0][end]) for end in ("ci_low", "ci_high")]
     return None if len(rows) > 1 or None in ends else ends
 
 

@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from evaluation.report.attack_figures import bands, roc
+from evaluation.report.drawing import (
+    FEW_SITES,
+    GREY,
+    Plot,
+    frame_of,
+    legend,
+    log_axis,
+    named,
+    natural,
+    points,
+    site_colours,
+    top,
+    with_unit,
+)
+from evaluation.report.durability import backdoor, relearning
+from evaluation.report.features import embedding
 from evaluation.report.grid import signed
 from evaluation.report.palette import INK, Look
 from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section
-from evaluation.tables import Row, mean, short
+from evaluation.report.site_figures import held_out
+from evaluation.tables import short
 
-WIDTH = 6.2
-"""Inches; a figure is read at the width of a column or of a phone."""
-GREY = "#8a8a8a"
-FEW_SITES = 8
-"""Sites up to which each has its own colour."""
-STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
-UNITS = {"accuracy": "share of records"}
 HEAT = ("forget", "retain", "test")
 HEAT_COLOURS = "Blues"
 NEAREST, CLOSER = 0.05, 0.12
 """Least half-width of the panel near gold, and the part of the plane up to which it is drawn."""
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A figure.
-
-    Attributes
-    ----------
-    name : str
-        File name without ending.
-    title, caption, alt : str
-        What it is, how to read it, and what it shows for those who do not see it.
-    data : DataFrame
-        Every number in it.
-    svg : str
-    png : bytes
-    """
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    data: pd.DataFrame
-    svg: str
-    png: bytes
-
-    def write(self, folder: Path) -> None:
-        """Write the figure as PNG, SVG and CSV."""
-        (folder / f"{self.name}.png").write_bytes(self.png)
-        (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
-        self.data.to_csv(folder / f"{self.name}.csv", index=False, lineterminator="\n")
-
-
 def plots_of(section: Section, looks: Mapping[str, Look]) -> list[Plot]:
     """Return the figures of a request, checkpoint by checkpoint; one without any number is left out."""
-    makers = (plane, heat_map, cost)
+    makers = (plane, heat_map, cost, roc, bands, relearning, backdoor, held_out, embedding)
     found = [maker(section, checkpoint, looks) for checkpoint in AFTER for maker in makers]
     return [plot for plot in found if plot is not None]
 
@@ -80,7 +54,7 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
     """
     metric = section.metric
     columns = {"forget": f"forget_{metric}", "retain": f"retain_{metric}"}
-    data = _frame(section, checkpoint, columns).dropna()
+    data = frame_of(section, checkpoint, columns).dropna()
     gold = data[data["method"] == GOLD]
     if data.empty:
         return None
@@ -91,16 +65,16 @@ def plane(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot 
             for _, row in gold.iterrows():
                 axes.axvline(row["forget"], color=INK, linewidth=0.8, linestyle=":")
                 axes.axhline(row["retain"], color=INK, linewidth=0.8, linestyle=":")
-            _points(axes, data, "forget", "retain", looks)
-            axes.set_xlabel(f"forget {_with_unit(metric)}")
-            axes.set_ylabel(f"retain {_with_unit(metric)}")
+            points(axes, data, "forget", "retain", looks)
+            axes.set_xlabel(f"forget {with_unit(metric)}")
+            axes.set_ylabel(f"retain {with_unit(metric)}")
             axes.margins(0.08)
         if near:
             axes.set(xlim=near[0], ylim=near[1])
             axes.set_title("the same, near gold", loc="left", fontsize=9)
-        _legend(figure, data, looks)
+        legend(figure, data, looks)
 
-    return _plot(
+    return Plot(
         f"{section.slug}-{checkpoint}-plane",
         f"Forget and retain {metric}, {AFTER[checkpoint]}",
         f"Each mark is a model; the star is {GOLD}, and good is near the star, not far to the left. "
@@ -120,7 +94,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
     names |= {f"trained {split} {metric}": f"delta_{split}_train_{metric}" for split in HEAT[:2]}
     names |= {"MIA AUC": "delta_population_mia_auc", "L2 of weights": "retrain_gap_l2"}
     names |= {"KL forget (nat)": KL, "KL retain (nat)": "retrain_gap_kl_retain", "JS forget (nat)": "js_forget"}
-    data = _frame(section, checkpoint, names)
+    data = frame_of(section, checkpoint, names)
     data = data[data["method"] != GOLD].dropna(how="all", subset=list(names)).dropna(axis="columns", how="all")
     shown = [name for name in names if name in data]
     if data.empty or not shown:
@@ -133,7 +107,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
         image = axes.imshow(shares, cmap=HEAT_COLOURS, aspect="auto", vmin=0, vmax=1)
         axes.set_xticks(range(len(shown)), [name.replace(" ", "\n") for name in shown], fontsize=7)
         axes.xaxis.tick_top()
-        axes.set_yticks(range(len(data)), _named(data))
+        axes.set_yticks(range(len(data)), named(data))
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         for (row, column), value in np.ndenumerate(values):
@@ -149,7 +123,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
 
     worst = data.set_index("model")[shown].abs().idxmax()
     least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
-    return _plot(
+    return Plot(
         f"{section.slug}-{checkpoint}-heat",
         f"Distance to gold by model and metric, {AFTER[checkpoint]}",
         "Light is near gold. Differences keep their sign: below gold is negative. Colours compare the models of one "
@@ -165,7 +139,7 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
 def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot | None:
     """Draw how far from gold a model ends against the records the sites processed for it."""
     columns = {"examples": "client_examples", "l2": "retrain_gap_l2", "kl_forget": KL}
-    data = _frame(section, checkpoint, columns)
+    data = frame_of(section, checkpoint, columns)
     gold, original = (data[data["method"] == name] for name in (GOLD, ORIGINAL))
     models = data[~data["method"].isin((GOLD, ORIGINAL))].dropna(subset=["examples"])
     models = models.dropna(how="all", subset=["l2", "kl_forget"])
@@ -177,13 +151,13 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
         labels = {"kl_forget": "KL to gold on forget records (nat)", "l2": "L2 to gold of the weights (norm)"}
         for axes, (column, label) in zip(panels, labels.items(), strict=True):
             found = models.dropna(subset=[column])
-            _points(axes, found, "examples", column, looks)
+            points(axes, found, "examples", column, looks)
             for _, row in gold.iterrows():
                 axes.axvline(row["examples"], color=INK, linewidth=0.9, linestyle=":")
             for _, row in original.dropna(subset=[column]).iterrows():
                 axes.axhline(row[column], color=INK, linewidth=0.9, linestyle="--")
-            _log(axes, "y", [*found[column], *original[column].dropna()])
-            _log(axes, "x", [*found["examples"], *gold["examples"].dropna()])
+            log_axis(axes, "y", [*found[column], *original[column].dropna()])
+            log_axis(axes, "x", [*found["examples"], *gold["examples"].dropna()])
             axes.set_ylabel(label)
         panels[-1].set_xlabel("records processed at the sites (a record counts once an epoch; logarithmic)")
         lines: dict[Literal[":", "--"], str]
@@ -192,14 +166,14 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
             "--": "original: distance of doing nothing",
         }
         handles = [Line2D([], [], color=INK, linestyle=style, label=label) for style, label in lines.items()]
-        _legend(figure, models, looks, handles)
+        legend(figure, models, looks, handles)
 
     dearest, nearest = (models.dropna(subset=[c]) for c in ("examples", "kl_forget"))
     words = [f"Two scatter plots of {len(models)} models: distance to gold against records processed."]
     words += [f"{GOLD} processed {records:,.0f} records." for records in gold["examples"].dropna()]
-    words += [f"Most records: {_top(dearest, 'examples', largest=True)}."]
-    words += [f"Nearest by KL: {_top(nearest, 'kl_forget', largest=False)}."] if len(nearest) else []
-    return _plot(
+    words += [f"Most records: {top(dearest, 'examples', largest=True)}."]
+    words += [f"Nearest by KL: {top(nearest, 'kl_forget', largest=False)}."] if len(nearest) else []
+    return Plot(
         f"{section.slug}-{checkpoint}-cost",
         f"What closeness costs, {AFTER[checkpoint]}",
         f"Low is near gold, left is cheap. Right of the dotted line a method costs more than {GOLD}; above the dashed "
@@ -224,13 +198,13 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
         Name of the task's metric.
     """
     data = rounds[["round", "site", "num_examples", "loss", "metric"]].copy()
-    sites = sorted(data["site"].unique(), key=_natural)
+    sites = sorted(data["site"].unique(), key=natural)
     average = _average(data)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 1, sharex=True)
-        colours, many = _site_colours(sites), len(sites) > FEW_SITES
-        labels = {"loss": "training loss (nat)", "metric": f"training {_with_unit(metric)}"}
+        colours, many = site_colours(sites), len(sites) > FEW_SITES
+        labels = {"loss": "training loss (nat)", "metric": f"training {with_unit(metric)}"}
         for axes, (column, label) in zip(panels, labels.items(), strict=True):
             for site in sites:
                 own = data[data["site"] == site]
@@ -254,7 +228,7 @@ def training(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot:
         if len(final)
         else ""
     )
-    return _plot(
+    return Plot(
         name,
         title,
         "As the sites reported it, on the records they trained on in that round.",
@@ -271,30 +245,29 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
     """Draw how well the model does at every site in the last round of a training; arguments as of `training`."""
     last = rounds[rounds["round"] == rounds["round"].max()]
     data = last[["round", "site", "num_examples", "metric"]].dropna()
-    data = data.sort_values("site", key=lambda sites: sites.map(_natural)).reset_index(drop=True)
+    data = data.sort_values("site", key=lambda sites: sites.map(natural)).reset_index(drop=True)
     if data.empty:
         return None
     average = float(_average(data.assign(loss=math.nan))["metric"].iloc[0])
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        colours = _site_colours(list(data["site"]))
+        colours = site_colours(list(data["site"]))
         names = [f"{site} ({count:,})" for site, count in zip(data["site"], data["num_examples"], strict=True)]
         axes.barh(names, data["metric"], color=[colours[site] for site in data["site"]], alpha=0.8)
         axes.axvline(average, color=INK, linestyle="--", linewidth=1)
         axes.invert_yaxis()
-        axes.set_xlabel(f"training {_with_unit(metric)}")
+        axes.set_xlabel(f"training {with_unit(metric)}")
         axes.set_ylabel("site (training records)")
         axes.margins(y=0.02)
         line = Line2D([], [], color=INK, linestyle="--", label="mean, weighted by records")
         figure.legend(handles=[line], loc="outside lower center", frameon=False, fontsize=8)
 
     low, high = data.loc[data["metric"].idxmin()], data.loc[data["metric"].idxmax()]
-    return _plot(
+    return Plot(
         name,
         title,
-        "As the sites reported it in the last round, on the records they trained on; a run folder does not keep the "
-        "scores of held-out records site by site.",
+        "As the sites reported it in the last round, on the records they trained on: not on held-out ones.",
         f"Bar chart of {len(data)} sites around a mean of {average:.2f}: "
         f"lowest {low['site']} with {low['metric']:.2f}, highest {high['site']} with {high['metric']:.2f}.",
         data,
@@ -304,19 +277,6 @@ def site_bars(name: str, title: str, rounds: pd.DataFrame, metric: str) -> Plot 
 
 
 # ---------------------------------------------------------------------- numbers
-def _frame(section: Section, checkpoint: str, columns: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row a model: its name, method and status, and the asked metrics under their own names."""
-    rows = [
-        {"model": section.name(row), "method": row["method"], "status": row["status"]}
-        | {name: _number(row, metric) for name, metric in columns.items()}
-        for row in section.at(checkpoint)
-    ]
-    return pd.DataFrame(rows, columns=["model", "method", "status", *columns])
-
-
-def _number(row: Row, metric: str) -> float:
-    value = mean(row, metric)
-    return math.nan if value is None else value
 
 
 def _shares(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
@@ -359,21 +319,7 @@ def _signed(metric: str) -> set[str]:
     return names | {"MIA AUC"}
 
 
-def _site_colours(sites: Sequence[str]) -> dict[str, str]:
-    """Return the colour of every site: its own where they are few, else grey."""
-    if len(sites) > FEW_SITES:
-        return dict.fromkeys(sites, GREY)
-    return {site: f"C{place}" for place, site in enumerate(sites)}
-
-
-def _natural(site: object) -> tuple[str, int]:
-    head, _, tail = str(site).rpartition("-")
-    return (head, int(tail)) if tail.isdigit() else (str(site), 0)
-
-
 # ---------------------------------------------------------------------- words
-def _with_unit(metric: str) -> str:
-    return f"{metric} ({UNITS.get(metric, 'in its own unit')})"
 
 
 def _plane_words(data: pd.DataFrame, gold: pd.DataFrame) -> str:
@@ -383,22 +329,8 @@ def _plane_words(data: pd.DataFrame, gold: pd.DataFrame) -> str:
         others = data[data["method"] != GOLD].copy()
         others["gap"] = np.hypot(others["forget"] - star["forget"], others["retain"] - star["retain"])
         if len(others):
-            words.append(
-                f"Nearest: {_top(others, 'gap', largest=False)}. Furthest: {_top(others, 'gap', largest=True)}."
-            )
+            words.append(f"Nearest: {top(others, 'gap', largest=False)}. Furthest: {top(others, 'gap', largest=True)}.")
     return " ".join(words)
-
-
-def _top(data: pd.DataFrame, column: str, *, largest: bool) -> str:
-    ordered = data.sort_values(column, ascending=not largest, kind="stable").head(3)
-    return ", ".join(f"{name} ({short(value)})" for name, value in zip(ordered["model"], ordered[column], strict=True))
-
-
-def _named(data: pd.DataFrame) -> list[str]:
-    return [
-        name if status == "ok" else f"{name} ({status})"
-        for name, status in zip(data["model"], data["status"], strict=True)
-    ]
 
 
 def _together(data: pd.DataFrame, x: str, y: str) -> str:
@@ -416,38 +348,6 @@ def _together(data: pd.DataFrame, x: str, y: str) -> str:
 
 
 # ---------------------------------------------------------------------- drawing
-def _points(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look]) -> None:
-    """Draw one mark a model, smaller ones above larger ones."""
-    for _, row in data.iterrows():
-        look = looks[row["method"]]
-        axes.scatter(
-            row[x],
-            row[y],
-            s=look.size,
-            marker=look.marker,
-            facecolor=look.colour if row["status"] == "ok" else "none",
-            edgecolor=INK if row["status"] == "ok" else look.colour,
-            linewidth=0.6 if row["status"] == "ok" else 1.6,
-            zorder=3 - look.size / 1000,
-        )
-
-
-def _legend(figure: Figure, data: pd.DataFrame, looks: Mapping[str, Look], lines: Sequence[Line2D] = ()) -> None:
-    handles = [
-        Line2D(
-            [],
-            [],
-            linestyle="none",
-            marker=looks[method].marker,
-            markersize=11 if method == GOLD else 7,
-            markerfacecolor=looks[method].colour if status == "ok" else "none",
-            markeredgecolor=INK if status == "ok" else looks[method].colour,
-            markeredgewidth=0.6 if status == "ok" else 1.6,
-            label=name,
-        )
-        for name, (method, status) in zip(_named(data), data[["method", "status"]].itertuples(index=False), strict=True)
-    ]
-    figure.legend(handles=[*handles, *lines], loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def _ink(background: Any) -> str:
@@ -455,31 +355,3 @@ def _ink(background: Any) -> str:
     channels = np.asarray(background, dtype=float)[:3]
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.18 else "white"
-
-
-def _log(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
-    """Make an axis logarithmic, with nought at its lower end where there is one."""
-    found = np.asarray(list(values), dtype=float)
-    positive = found[found > 0]
-    if not len(positive):
-        return
-    scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
-    if (found > 0).all():
-        scale("log")
-        return
-    scale("symlog", linthresh=positive.min(), linscale=0.7)
-    first, last = math.ceil(math.log10(positive.min())), math.ceil(math.log10(positive.max()))
-    axis.set_ticks([0, *(10.0**power for power in range(first, last + 1))])
-
-
-def _plot(
-    name: str, title: str, caption: str, alt: str, data: pd.DataFrame, draw: Callable[[Figure], None], height: float
-) -> Plot:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-        png, svg = io.BytesIO(), io.StringIO()
-        figure.savefig(png, format="png", dpi=150)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return Plot(name, title, caption, alt, data, svg.getvalue(), png.getvalue())

@@ -33,10 +33,11 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column's head and, in a few words, what stands below it."""
+    """A column's head and, in a few words, what stands below it; words begin at the left, numbers end at the right."""
 
     head: str
     meaning: str
+    words: bool = False
 
 
 class Line(NamedTuple):
@@ -49,13 +50,14 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table with a caption, a name to refer to it by, and notes that belong below it."""
+    """A table with a caption, a name to refer to it by, notes that belong below it, and what its lines are about."""
 
     slug: str
     caption: str
     columns: Sequence[Column]
     lines: Sequence[Line]
     notes: Sequence[str] = field(default=())
+    subject: str = "model"
 
 
 def distances(section: Section, checkpoint: str) -> Grid:
@@ -112,8 +114,12 @@ def signed(difference: float) -> str:
 
 
 def _kind(row: Row) -> str:
-    if row["status"] != "ok":
-        return "bad"
+    """Return what a model is in the comparison: gold, original, bad (it did not end ok) or nothing."""
+    return "bad" if row["status"] != "ok" else anchor(row)
+
+
+def anchor(row: Row) -> str:
+    """Return which model to compare with it is, gold or original; nothing for the others."""
     return {GOLD: "gold", ORIGINAL: "original"}.get(str(row["method"]), "")
 
 

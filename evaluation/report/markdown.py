@@ -13,12 +13,18 @@ def markdown(grids: Sequence[Grid]) -> str:
 
 
 def _table(grid: Grid) -> str:
-    heads = ["model", *(column.head for column in grid.columns)]
-    lines = [f"### {_plain(grid.caption)}", "", _row(heads), "|---" + "|---:" * (len(heads) - 2) + "|---|"]
+    heads = [grid.subject, *(column.head for column in grid.columns)]
+    lines = [f"### {_plain(grid.caption)}", "", _row(heads), _rule(grid)]
     for line in grid.lines:
         name = f"**{line.name}**" if line.kind == "gold" else line.name
         lines.append(_row([name, *(cell.text for cell in line.cells)]))
     return "\n".join([*lines, "", *(_plain(note) for note in grid.notes), ""])
+
+
+def _rule(grid: Grid) -> str:
+    """Return the line below the heads: numbers end at the right, the first and the last column begin at the left."""
+    sides = ["---" if column.words else "---:" for column in grid.columns[:-1]]
+    return f"|{'|'.join(['---', *sides, '---'])}|"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from evaluation.runs import Run
-from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json
+from evaluation.curves import COLUMNS
+from evaluation.service.sources import OpenRun
+from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json, variants
 from partitions.errors import BadInput
 
 GOLD, ORIGINAL, CONTROL = "retrain", "original", "fine-tuning"
@@ -36,6 +38,8 @@ class Section:
         The rows of ``results.csv`` behind them.
     settings : mapping
         Flat settings of the group; empty when the run's record has none.
+    curves : DataFrame
+        The rows of ``curves.csv`` of its models; empty when the run kept none.
     """
 
     number: int
@@ -43,6 +47,7 @@ class Section:
     rows: list[Row]
     results: pd.DataFrame
     settings: Mapping[str, Any]
+    curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(COLUMNS)))
 
     @property
     def metric(self) -> str:
@@ -82,6 +87,24 @@ class Section:
         """Return the retrained model of a checkpoint."""
         return next((row for row in self.at(checkpoint) if row["method"] == GOLD), None)
 
+    def results_of(self, row: Row) -> pd.DataFrame:
+        """Return the rows of ``results.csv`` behind a model, of all its seeds."""
+        found = self._labelled
+        for name in ("method", "preset", "checkpoint", "variant"):
+            found = found[found[name] == row[name]]
+        return found
+
+    def points(self, row: Row, kind: str) -> pd.DataFrame:
+        """Return the points of one kind of curve of a model, of all its seeds, in order."""
+        found = self.curves[self.curves["kind"] == kind]
+        for name in ("method", "preset", "checkpoint"):
+            found = found[found[name] == row[name]]
+        return found[found["cell"].isin(self.results_of(row)["cell"].unique())]
+
+    @cached_property
+    def _labelled(self) -> pd.DataFrame:
+        return self.results.assign(variant=variants(self.results))
+
     def name(self, row: Row) -> str:
         """Return what a model is called: the method, with preset or cell where it has several."""
         presets = {one["preset"] for one in self.rows if one["method"] == row["method"]}
@@ -89,7 +112,7 @@ class Section:
         return " ".join(str(part) for part in parts if part)
 
 
-def sections_of(run: Run) -> list[Section]:
+def sections_of(run: OpenRun) -> list[Section]:
     """Return the sections of a run, in the order of ``results.csv``.
 
     Raises
@@ -99,10 +122,9 @@ def sections_of(run: Run) -> list[Section]:
     """
     results = run.results
     if results.empty:
-        raise BadInput(
-            "run", str(run.path), "a run with results, and results.csv is empty", "finish it with `lethe run`"
-        )
-    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest["cells"]}
+        raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
+    curves = run.curves
+    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest.get("cells", ())}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
     return [
         Section(
@@ -111,6 +133,7 @@ def sections_of(run: Run) -> list[Section]:
             rows=found["rows"],
             results=group,
             settings=next((settings[cell] for cell in group["cell"].unique() if cell in settings), {}),
+            curves=curves[(curves["request"] == found["request"]) & curves["cell"].isin(group["cell"].unique())],
         )
         for number, (found, group) in enumerate(zip(summary_json(results)["groups"], groups, strict=True), start=1)
     ]

@@ -23,10 +23,10 @@ table.</li>
 </ul>"""
 """HTML."""
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --line: #d5d0c8;
-  --gold: #fff3c4; --bad: #9b1c1c; --link: #0b57a4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #b9b2a7; --page: #171614; --line: #45413b;
-  --gold: #332c0e; --bad: #ff9d94; --link: #8ec5ff; } }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #55504a; --page: #fdfcfa; --card: #fff;
+  --shade: #00000026; --line: #d5d0c8; --edge: #857d72; --gold: #fff3c4; --bad: #9b1c1c; --link: #0a4f96; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ece8e1; --soft: #cac3b8; --page: #171614; --card: #1f1d1a;
+  --shade: #ffffff2b; --line: #45413b; --edge: #8f887c; --gold: #332c0e; --bad: #ffb3ab; --link: #8ec5ff; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; } @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body { margin: 0 auto; padding: 1rem; max-width: 66rem; background: var(--page); color: var(--ink);
@@ -40,22 +40,33 @@ a { color: var(--link); } a:focus-visible, summary:focus-visible, .scroll:focus-
 .skip { position: absolute; left: -99rem; } .skip:focus { left: 1rem; top: 1rem; background: var(--page);
   padding: .5rem; }
 nav ol { padding-left: 1.4rem; }
-nav a { display: inline-block; padding: .2rem 0; }
+nav a { display: inline-block; padding: .2rem 0; vertical-align: top; } nav li { line-height: 1.4; }
+.jumps ul { display: flex; flex-wrap: wrap; gap: .1rem 1.2rem; list-style: none; padding: 0; margin: .75rem 0; }
 dl { display: grid; grid-template-columns: minmax(7rem, auto) 1fr; gap: .25rem 1rem; } dt { color: var(--soft); }
 dd { margin: 0; }
-.scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .4rem 0; }
-th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+.scroll { overflow-x: auto; margin: 1rem 0; border: 1px solid var(--line); border-radius: 6px; background:
+  linear-gradient(to right, var(--card) 30%, transparent) 0 / 2.5rem 100% local no-repeat,
+  linear-gradient(to left, var(--card) 30%, transparent) 100% / 2.5rem 100% local no-repeat,
+  linear-gradient(to right, var(--shade), transparent) 0 / .9rem 100% scroll no-repeat,
+  linear-gradient(to left, var(--shade), transparent) 100% / .9rem 100% scroll no-repeat, var(--card); }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }
+caption { text-align: left; font-weight: 600; padding: .6rem; position: sticky; left: 0;
+  max-width: calc(100vw - 3rem); }
+th, td { padding: .35rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
 th[scope=row], .words td, .words th { text-align: left; } .words td:last-child { white-space: normal;
   min-width: 16rem; }
-tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page); }
+td.text, th.text { text-align: left; } td.text:last-child { white-space: normal; min-width: 22rem; }
+thead th:first-child { text-align: left; }
+.verdict { border-left: 4px solid var(--line); padding: 0 1rem; margin: 1rem 0; } .verdict p { font-weight: 600; }
+tbody th { font-weight: 500; position: sticky; left: 0; background: var(--card); }
+tbody tr:last-child > * { border-bottom: 0; }
 tr.gold th, tr.gold td { background: var(--gold); font-weight: 700; } tr.bad td:last-child { color: var(--bad);
   font-weight: 700; }
 .delta, .note { color: var(--soft); } .note { font-size: .9rem; }
-figure { margin: 2rem 0; } figure img { width: 100%; max-width: 46rem; height: auto; background: #fff;
-  border-radius: 4px; padding: .5rem; border: 1px solid var(--line); }
+figure { margin: 2rem 0; } .picture { max-width: 46rem; overflow-x: auto; background: #fff; padding: .5rem;
+  border: 1px solid var(--line); border-radius: 4px; }
+.picture img { display: block; width: 100%; min-width: 30rem; height: auto; }
 summary { cursor: pointer; padding: .4rem 0; }
 code { overflow-wrap: anywhere; }
 @media print { details::details-content { content-visibility: visible; }

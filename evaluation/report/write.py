@@ -6,23 +6,16 @@ import shutil
 import uuid
 from pathlib import Path
 
-import pandas as pd
-
-from evaluation.report import figures
-from evaluation.report.figures import Plot
-from evaluation.report.grid import distances
+from evaluation.report.chapters import chapters_of, trainings_of
+from evaluation.report.judgements import ranking_grids
 from evaluation.report.latex import latex
 from evaluation.report.markdown import markdown
-from evaluation.report.page import FIGURES, Chapter, page
-from evaluation.report.palette import looks
-from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, sections_of, slug
+from evaluation.report.page import FIGURES, page
 from evaluation.runs import Run
 from partitions.errors import BadInput
 
 REPORT = "report"
 """Where a run's own report lies, below the run folder."""
-TRAININGS = {ORIGINAL: "trained", GOLD: "unlearned"}
-"""Trainings whose rounds are drawn, with the checkpoint at their end."""
 
 
 def write_report(run: Path, target: Path) -> Path:
@@ -48,7 +41,7 @@ def write_report(run: Path, target: Path) -> Path:
     if target.exists():
         raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
     opened = Run(run)
-    sections, record = sections_of(opened), opened.manifest
+    chapters, record = chapters_of(opened), opened.manifest
     work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
         (work / FIGURES).mkdir(parents=True)
@@ -56,45 +49,15 @@ def write_report(run: Path, target: Path) -> Path:
         remedy = "name another with --out"
         raise BadInput("out", str(target), f"a folder one can make ({error.strerror})", remedy) from None
     try:
-        look = looks(method for section in sections for method in section.results["method"].unique())
-        chapters = [
-            Chapter(section, [distances(section, point) for point in AFTER], figures.plots_of(section, look))
-            for section in sections
-        ]
-        trainings = _trainings(opened, sections)
+        trainings = trainings_of([chapter.section for chapter in chapters], opened.rounds)
         for plot in (*(plot for chapter in chapters for plot in chapter.plots), *trainings):
             plot.write(work / FIGURES)
-        grids = [grid for chapter in chapters for grid in chapter.grids]
+        rankings = ranking_grids([chapter.section for chapter in chapters])
+        grids = [*(grid for chapter in chapters for grid in chapter.grids), *rankings]
         (work / "tables.md").write_text(markdown(grids), encoding="utf-8")
         (work / "tables.tex").write_text(latex(grids), encoding="utf-8")
-        (work / "report.html").write_text(page(run.name, record, chapters, trainings), encoding="utf-8")
+        (work / "report.html").write_text(page(run.name, record, chapters, trainings, rankings), encoding="utf-8")
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
-
-
-def _trainings(run: Run, sections: list[Section]) -> list[Plot]:
-    """Draw every training whose rounds were kept, once."""
-    drawn: dict[str, list[Plot]] = {}
-    for section in sections:
-        for method, checkpoint in TRAININGS.items():
-            cells = run.cells[(run.cells["method"] == method) & (run.cells["checkpoint"] == checkpoint)]
-            cells = cells[cells["cell"].isin(section.results["cell"].unique())]
-            for cell, model, seed in cells[["cell", "model", "train_seed"]].itertuples(index=False):
-                if model not in drawn and len(rounds := run.history(cell, checkpoint).frame()):
-                    drawn[model] = _training(section, method, seed, rounds, len(drawn) + 1)
-    return [plot for plots in drawn.values() for plot in plots]
-
-
-def _training(section: Section, method: str, seed: int, rounds: pd.DataFrame, number: int) -> list[Plot]:
-    """Draw one training: its curves, and where its sites ended."""
-    labels, metric = section.labels, section.metric
-    without = f" without {labels['request']}" if method == GOLD else ""
-    where = f"{labels['dataset']}, {section.split}, seed {seed}"
-    name = f"training-{number:02d}-{slug(f'{where} {method}{without}')}"
-    plots = (
-        figures.training(f"{name}-rounds", f"Training of {method}{without}: {where}", rounds, metric),
-        figures.site_bars(f"{name}-sites", f"Sites of {method}{without} in the last round: {where}", rounds, metric),
-    )
-    return [plot for plot in plots if plot is not None]
