@@ -161,15 +161,19 @@ def pages_router(source: Runs) -> APIRouter:
 
 
 def add_pages(app: FastAPI, source: Runs) -> None:
-    """Add the pages to a server, and a page for whatever address it does not know, where a browser asks for it."""
+    """Add the pages to a server, the one for an unknown address among them."""
     app.include_router(pages_router(source))
+    be_friendly(app)
+
+
+def be_friendly(app: FastAPI) -> None:
+    """Answer an address that a server does not know with a page, where a browser asks for it; else as before."""
     other = app.exception_handlers[HTTPException]
 
     async def unknown(request: Request, error: Exception) -> Response:
-        if not isinstance(error, HTTPException) or "text/html" not in request.headers.get("accept", ""):
+        nowhere = isinstance(error, HTTPException) and (error.status_code, error.detail) == (404, "Not Found")
+        if not nowhere or "text/html" not in request.headers.get("accept", ""):
             return cast(Response, await other(request, error))  # type: ignore[misc]
-        if error.status_code != 404:
-            return failure(error.status_code, str(error.detail), "The server does not answer that.")
         response = not_found(request.url.path)
         response.headers.update(GUARDS)
         return response

@@ -15,10 +15,14 @@ from evaluation.report.grid import Grid, distances
 from evaluation.report.judgements import difficulty_grid, spread_grid, verdict
 from evaluation.report.palette import Look, looks
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, sections_of, slug
+from evaluation.runs import ROUNDS
 from evaluation.service.sources import OpenRun
 
 TRAININGS = {ORIGINAL: "trained", GOLD: "unlearned"}
 """Trainings whose rounds are drawn, with the checkpoint at their end."""
+
+NEEDED = {*ROUNDS, "round", "site", "num_examples", "loss", "metric"}
+"""Columns of recorded rounds that are drawn, or say which training they are of."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,9 @@ def trainings_of(sections: Sequence[Section], rounds: pd.DataFrame) -> list[Plot
     ----------
     sections : sequence of Section
     rounds : DataFrame
-        As `evaluation.runs.Run.rounds` gives it.
+        As `evaluation.runs.Run.rounds` gives it; one without its columns, as older runs posted it, is none.
     """
-    if rounds.empty:
+    if rounds.empty or not set(rounds.columns) >= NEEDED:
         return []
     plots: list[Plot] = []
     number = 0

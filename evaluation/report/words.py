@@ -40,7 +40,7 @@ a { color: var(--link); } a:focus-visible, summary:focus-visible, .scroll:focus-
 .skip { position: absolute; left: -99rem; } .skip:focus { left: 1rem; top: 1rem; background: var(--page);
   padding: .5rem; }
 nav ol { padding-left: 1.4rem; }
-nav a { display: inline-block; padding: .2rem 0; vertical-align: top; } nav li { line-height: 1.4; }
+nav li { padding: .2rem 0; line-height: 1.4; }
 .jumps ul { display: flex; flex-wrap: wrap; gap: .1rem 1.2rem; list-style: none; padding: 0; margin: .75rem 0; }
 dl { display: grid; grid-template-columns: minmax(7rem, auto) 1fr; gap: .25rem 1rem; } dt { color: var(--soft); }
 dd { margin: 0; }

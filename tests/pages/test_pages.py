@@ -391,7 +391,8 @@ def test_several_sources_are_one_and_what_both_have_is_the_firsts() -> None:
 def test_a_run_without_a_record_and_without_rounds_is_shown_all_the_same(home: Path) -> None:
     """A server's store may have been given results alone."""
     run = Run(home / "runs" / SECOND)
-    bare = SimpleNamespace(name="bare", results=run.results, curves=run.curves, manifest={}, rounds=pd.DataFrame())
+    rounds = pd.DataFrame({"method": ["original"], "round": [1], "site": ["site-0"]})  # as older runs posted them
+    bare = SimpleNamespace(name="bare", results=run.results, curves=run.curves, manifest={}, rounds=rounds)
     app = FastAPI()
     add_pages(app, Kept(RunInfo("x", "bare", math.nan, (), 1, "scoring"), opened=bare))
     client = TestClient(app)
