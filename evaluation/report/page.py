@@ -16,7 +16,7 @@ from evaluation.report.words import READ, STYLE
 
 FIGURES = "figures"
 """Folder beside the page."""
-ELSEWHERE = {"home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories", "name"}
+ELSEWHERE = {"home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories", "name"}
 """Settings that tell where and how fast a run went, not what it computed."""
 
 
