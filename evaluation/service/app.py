@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -254,8 +255,8 @@ def _runs(store: Store, limits: Limits) -> APIRouter:
         created = record.record.get("created")
         if isinstance(created, bool) or not isinstance(created, int | float) or not 0 <= created < 1e11:
             raise BadInput("record.created", created, "seconds since the epoch")
-        if "\0" in str(record.record) or not _is_utf8(str(record.record)):
-            raise BadInput("record", "(not shown)", "text without NUL characters and lone surrogates")
+        if not _is_utf8(json.dumps(record.record, ensure_ascii=False)):
+            raise BadInput("record", "(not shown)", "text without lone surrogates")
         for name, kind in (("groups", dict), ("cells", list)):
             if not isinstance(record.record.get(name), kind):
                 raise BadInput(f"record.{name}", type(record.record.get(name)).__name__, f"{kind.__name__} of run.json")

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from evaluation.service.formats import BadBlob, check_blob
+from evaluation.service.formats import BadBlob
+from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import Limits
 from partitions.errors import BadInput
 
@@ -122,7 +123,7 @@ class Upload:
         self._file.flush()
         os.fsync(self._file.fileno())
         try:
-            check_blob(self._kind, self._path.read_bytes(), self._limits)
+            INSPECTOR.check(self._path, self._kind, self._limits)
         except BadBlob as error:
             raise BadInput("content", self._sha, f"bytes of {self._kind}: {error}") from None
         self._path.chmod(0o644)

@@ -151,8 +151,9 @@ def tensors_header(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
         json.loads(metadata.get(_ORDER, "null"))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise BadBlob(f"not safetensors: {_first_line(error)}") from None
-    if len(header) > limits.tensors + 1:
-        raise BadBlob(f"{len(header)} tensors, and at most {limits.tensors} are taken")
+    count = len(header) - ("__metadata__" in header)
+    if count > limits.tensors:
+        raise BadBlob(f"{count} tensors, and at most {limits.tensors} are taken")
     return header
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
+from evaluation.service.inspector import end_with_the_server
 from evaluation.service.limits import DEFAULT, Limits
 from evaluation.service.store import LEASE, Store
 from evaluation.service.wire import decode
@@ -175,13 +176,6 @@ def _main(url: URL, folder: Path, owner: str, limits: Limits, lease: float) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the server's, which ends its workers
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     logging.basicConfig(level=logging.INFO, format="evaluator: %(message)s")
-    threading.Thread(target=_end_with_the_server, name="server", daemon=True).start()
+    end_with_the_server()
     torch.set_num_threads(1)  # sums of many threads have other last bits
     work(Store(url, folder), stop, owner, limits, lease)
-
-
-def _end_with_the_server() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
