@@ -38,6 +38,7 @@ from evaluation.service.answers import (
 )
 from evaluation.service.checks import Checker
 from evaluation.service.formats import TABLE, TENSORS, BadBlob, read_table
+from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import DEFAULT, Limits
 from evaluation.service.store import Store
 from evaluation.service.store_runs import run_status
@@ -112,6 +113,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        INSPECTOR.warm_up()
         await run_in_threadpool(store.take_away_leftovers)
         around = background or nullcontext()
         await run_in_threadpool(around.__enter__)

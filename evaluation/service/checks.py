@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from evaluation.evidence import DIVERGENCES
-from evaluation.service.formats import BadBlob, read_arrays, read_state, read_table
+from evaluation.service.formats import BadBlob, read_table
 from evaluation.service.limits import Limits
+from evaluation.service.tensors import read_arrays, read_state
 from evaluation.service.wire import Bundle, ModelPart, ShadowsPart
 from partitions.errors import BadInput
 

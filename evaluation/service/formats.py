@@ -1,10 +1,12 @@
-"""Tables as parquet and tensors as safetensors: written the same every time, read within limits, never executed."""
+"""The two kinds of blob, parquet and safetensors: written the same every time, read within limits, never executed.
+
+Nothing here needs torch, so that the process that looks into uploads starts quickly.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import SafetensorError, deserialize
 
 from evaluation.service.limits import DEFAULT, Limits
-from unlearning.state import State, Tensors
 
 TABLE, TENSORS = "application/vnd.apache.parquet", "application/vnd.safetensors"
 """Content types of the two kinds of blob."""
-GROUPS = ("params", "float_buffers", "int_buffers")
-_ORDER = "order"
+ORDER = "order"
+"""Metadata of safetensors: the names of the tensors in the order in which sums over them are taken."""
 _PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64)
 _HEADER_BYTES = 100 * 2**20  # of safetensors, as its own reader allows
 
@@ -84,55 +84,13 @@ def read_table(data: bytes, limits: Limits = DEFAULT) -> pd.DataFrame:
             batches.append(batch)
         arrow = pa.Table.from_batches(batches, schema=file.schema_arrow)
     except (pa.ArrowException, OSError, OverflowError, MemoryError) as error:
-        raise BadBlob(f"not a parquet table that can be read ({_first_line(error)})") from None
+        raise BadBlob(f"not a parquet table that can be read ({first_line(error)})") from None
     for name, column in zip(arrow.column_names, arrow.columns, strict=True):
         if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
             raise BadBlob(f"column {name!r} has missing values, which only text and floats may have")
     plain = [column.cast(column.type.value_type) if _is_dictionary(column) else column for column in arrow.columns]
     table: pd.DataFrame = pa.table(plain, names=arrow.column_names).to_pandas(ignore_metadata=True)
     return table
-
-
-def state_bytes(state: State) -> bytes:
-    """Return a model's state as safetensors, with the order of its names, in which sums over it are taken."""
-    named = {
-        f"{group}/{name}": tensor
-        for group, tensors in zip(GROUPS, (state.params, state.float_buffers, state.int_buffers), strict=True)
-        for name, tensor in tensors.items()
-    }
-    return save({name: t.contiguous() for name, t in named.items()}, {_ORDER: json.dumps(list(named))})
-
-
-def read_state(data: bytes, limits: Limits = DEFAULT) -> State:
-    """Read a state written by `state_bytes`; raises `BadBlob` when it is none."""
-    header = tensors_header(data, limits)
-    tensors = _loaded(data)
-    order = json.loads(header.get("__metadata__", {}).get(_ORDER, "null")) or sorted(tensors)
-    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
-        raise BadBlob("the order of its tensors does not name each of them once")
-    groups: dict[str, Tensors] = {group: {} for group in GROUPS}
-    for key in order:
-        group, _, name = key.partition("/")
-        if group not in groups or not name:
-            raise BadBlob(f"tensor {key!r} is in none of the groups {', '.join(GROUPS)}")
-        groups[group][name] = tensors[key]
-    return State(**groups)
-
-
-def arrays_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return numpy arrays of numbers or booleans as safetensors."""
-    import torch
-
-    return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
-
-
-def read_arrays(data: bytes, limits: Limits = DEFAULT) -> dict[str, np.ndarray]:
-    """Read what `arrays_bytes` wrote; raises `BadBlob` when it is not safetensors or a dtype that numpy lacks."""
-    tensors_header(data, limits)
-    try:
-        return {name: tensor.numpy() for name, tensor in _loaded(data).items()}
-    except TypeError as error:
-        raise BadBlob(f"a dtype that numpy does not have ({_first_line(error)})") from None
 
 
 def tensors_header(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
@@ -148,20 +106,13 @@ def tensors_header(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
         if not isinstance(header, dict):
             raise ValueError("the header is no object")
         metadata = header.get("__metadata__", {})
-        json.loads(metadata.get(_ORDER, "null"))
+        json.loads(metadata.get(ORDER, "null"))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise BadBlob(f"not safetensors: {_first_line(error)}") from None
+        raise BadBlob(f"not safetensors: {first_line(error)}") from None
     count = len(header) - ("__metadata__" in header)
     if count > limits.tensors:
         raise BadBlob(f"{count} tensors, and at most {limits.tensors} are taken")
     return header
-
-
-def _loaded(data: bytes) -> Tensors:
-    try:
-        return load(data)
-    except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise BadBlob(f"not safetensors: {_first_line(error)}") from None
 
 
 def check_blob(kind: str, data: bytes, limits: Limits = DEFAULT) -> None:
@@ -170,7 +121,10 @@ def check_blob(kind: str, data: bytes, limits: Limits = DEFAULT) -> None:
         read_table(data, limits)
     else:
         tensors_header(data, limits)
-        _loaded(data)
+        try:
+            deserialize(data)  # type: ignore[no-untyped-call]
+        except SafetensorError as error:
+            raise BadBlob(f"not safetensors: {first_line(error)}") from None
 
 
 def _check_shape(file: pq.ParquetFile, limits: Limits) -> None:
@@ -219,5 +173,6 @@ def _is_dictionary(column: Any) -> bool:
     return bool(pa.types.is_dictionary(column.type))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the beginning of an error of a library."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

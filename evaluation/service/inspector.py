@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -38,6 +39,11 @@ class Inspector:
                     self._check(path, kind, limits)
             except BrokenProcessPool:
                 raise BadBlob("reading it ends the reader") from None
+
+    def warm_up(self) -> None:
+        """Start the process, so that the first upload need not wait for it."""
+        with contextlib.suppress(BrokenProcessPool):
+            self._started().submit(os.getpid)
 
     def close(self) -> None:
         """End the process."""

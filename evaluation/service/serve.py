@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 from evaluation.service.access import MAKE_ONE, is_loopback
 from evaluation.service.app import make_app
 from evaluation.service.limits import DEFAULT, MIB
-from evaluation.service.store import Store
+from evaluation.service.store import LEASE, Store
 from evaluation.service.worker import Workers
 from partitions.errors import BadInput, RunFailed
 
@@ -44,6 +44,8 @@ class Server:
         MiB of one table or one set of weights.
     workers : int
         Processes that score.
+    lease : float
+        Seconds after which what a dead worker was at is scored again.
     """
 
     host: str
@@ -53,6 +55,7 @@ class Server:
     token: str
     max_upload: int
     workers: int
+    lease: float = LEASE
 
     def run(
         self, say: Callable[[str], None], routers_of: Callable[[Store], Iterable[APIRouter]] = lambda store: ()
@@ -77,7 +80,7 @@ class Server:
         with contextlib.closing(_listen(self.host, self.port)) as listener:
             store = Store(self.url, self.folder)
             logging.basicConfig(level=logging.INFO, format="evaluator: %(message)s")
-            workers = Workers(store, self.workers, limits)
+            workers = Workers(store, self.workers, limits, self.lease)
             app = make_app(
                 store,
                 token=self.token,

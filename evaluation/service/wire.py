@@ -15,17 +15,9 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from evaluation.evidence import ScoredModel
-from evaluation.service.formats import (
-    TABLE,
-    TENSORS,
-    arrays_bytes,
-    read_arrays,
-    read_state,
-    read_table,
-    state_bytes,
-    table_bytes,
-)
+from evaluation.service.formats import TABLE, TENSORS, read_table, table_bytes
 from evaluation.service.limits import DEFAULT, Limits
+from evaluation.service.tensors import arrays_bytes, read_arrays, read_state, state_bytes
 from evaluation.shadows import Shadows
 from evaluation.submission import Submission
 from unlearning.state import State

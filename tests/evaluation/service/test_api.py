@@ -19,11 +19,12 @@ from evaluation.curves import read_curves
 from evaluation.evaluator import InProcess
 from evaluation.results import read_results
 from evaluation.service.app import make_app
-from evaluation.service.formats import TABLE, TENSORS, arrays_bytes, state_bytes, table_bytes
+from evaluation.service.formats import TABLE, TENSORS, table_bytes
 from evaluation.service.limits import Limits
 from evaluation.service.sources import Runs
 from evaluation.service.store import Store
 from evaluation.service.store_runs import StoreRuns
+from evaluation.service.tensors import arrays_bytes, state_bytes
 from unlearning.state import State
 
 LOCAL = "http://127.0.0.1"

@@ -17,18 +17,10 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from evaluation.service.formats import (
-    TABLE,
-    TENSORS,
-    BadBlob,
-    check_blob,
-    read_arrays,
-    read_state,
-    read_table,
-    table_bytes,
-)
+from evaluation.service.formats import TABLE, TENSORS, BadBlob, check_blob, read_table, table_bytes
 from evaluation.service.inspector import Inspector
 from evaluation.service.limits import DEFAULT, Limits
+from evaluation.service.tensors import read_arrays, read_state
 
 
 class Bomb:

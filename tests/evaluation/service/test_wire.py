@@ -17,7 +17,8 @@ from bundles import Bundles
 
 from evaluation.results import COLUMNS
 from evaluation.service import checks, wire
-from evaluation.service.formats import read_state, state_bytes, table_bytes
+from evaluation.service.formats import table_bytes
+from evaluation.service.tensors import read_state, state_bytes
 from evaluation.service.wire import Bundle, Encoder, Labels, decode
 from evaluation.submission import Submission
 from unlearning.state import State
@@ -91,7 +92,8 @@ def test_a_state_keeps_its_order_dtypes_and_0d_shapes() -> None:
 def test_the_same_submission_is_the_same_bytes_in_another_process(bundles: Bundles) -> None:
     script = """
 import numpy as np, pandas as pd, torch
-from evaluation.service.formats import state_bytes, table_bytes
+from evaluation.service.formats import table_bytes
+from evaluation.service.tensors import state_bytes
 from unlearning.state import State
 import hashlib
 names = [f"layer{i}.weight" for i in range(40)]
