@@ -327,7 +327,9 @@ class Store:
             raise BadInput("store", self.shown, allowed, "use the Lethe that made it, or name a new store")
         mark = folder / "store-id"
         if not mark.exists():
-            mark.write_text(known["store"])
+            fresh = mark.with_name(f"{mark.name}-{uuid.uuid4().hex}")
+            fresh.write_text(known["store"])
+            fresh.replace(mark)
         if mark.read_text() != known["store"]:
             raise BadInput("store", self.shown, f"the database whose blobs lie in {folder}", "name its own --folder")
 
