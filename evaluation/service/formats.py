@@ -162,7 +162,7 @@ def _without_nan_nulls(column: Any, original: pd.Series[Any]) -> Any:
     """Write a NaN as the number it is where the column cannot have other missing values."""
     if isinstance(original.dtype, np.dtype) and original.dtype.kind == "f":
         return pa.array(original.to_numpy(), from_pandas=False)
-    return column
+    return column.cast(pa.string()) if pa.types.is_null(column.type) else column
 
 
 def _is_text(kind: Any) -> bool:

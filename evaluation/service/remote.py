@@ -160,11 +160,13 @@ class Remote:
         """Return the recorded rounds as a blob; None without any. They are for figures: no run fails over them."""
         try:
             frame = Run(self._run_folder).rounds
+            if frame.empty:
+                return None
             data = table_bytes(frame)
         except (ValueError, OSError, KeyError, RunFailed) as error:
             log.warning("the recorded rounds do not travel: %s", error)
             return None
-        return Blob(hashlib.sha256(data).hexdigest(), TABLE, lambda: data) if len(frame) else None
+        return Blob(hashlib.sha256(data).hexdigest(), TABLE, lambda: data)
 
     def _upload(self, blobs: dict[str, Blob]) -> None:
         unknown = [sha for sha in blobs if sha not in self._sent]

@@ -162,20 +162,21 @@ class Workers:
     def _start_missing(self) -> None:
         while len(self._processes) < self._count:
             owner = new_owner()
-            arguments = (self._store.url, self._store.blobs.folder, owner, self._limits, self._lease)
+            level = log.getEffectiveLevel()
+            arguments = (self._store.url, self._store.blobs.folder, owner, self._limits, self._lease, level)
             process = self._context.Process(target=_main, args=arguments, name=f"evaluator {owner}", daemon=True)
             process.start()
             self._processes[owner] = process
 
 
-def _main(url: URL, folder: Path, owner: str, limits: Limits, lease: float) -> None:
+def _main(url: URL, folder: Path, owner: str, limits: Limits, lease: float, level: int) -> None:
     """Run one worker process."""
     import torch
 
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the server's, which ends its workers
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    logging.basicConfig(level=logging.INFO, format="evaluator: %(message)s")
+    logging.basicConfig(level=level, format="evaluator: %(message)s")
     end_with_the_server()
     torch.set_num_threads(1)  # sums of many threads have other last bits
     work(Store(url, folder), stop, owner, limits, lease)

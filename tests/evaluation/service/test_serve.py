@@ -170,12 +170,12 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     [
         (["--store", "nonsense"], {}, ["store='nonsense'", "sqlite:///"]),
         (["--store", "sqlite://"], {}, ["store=", "a file"]),
-        (["--store", "oracle://u:secret@h/d"], {}, ["store=", "driver"]),
-        (["--store", "postgresql://u:secret@127.0.0.1:1/d?connect_timeout=2"], {}, ["store=", "refused"]),
+        (["--store", "oracle://u:hunter2@h/d"], {}, ["store=", "driver"]),
+        (["--store", "postgresql://u:hunter2@127.0.0.1:1/d?connect_timeout=2"], {}, ["store=", "refused"]),
         (["--store", "sqlite:////proc/none/x.sqlite"], {}, ["store="]),
         (["--folder", "/proc/none"], {}, ["store='/proc/none'", "write"]),
         (["--token-file", "/nowhere/token"], {}, ["token-file=", "/nowhere/token"]),
-        ([], {"LETHE_EVALUATOR_TOKEN": "short-secret"}, ["LETHE_EVALUATOR_TOKEN", "16"]),
+        ([], {"LETHE_EVALUATOR_TOKEN": "hunter2"}, ["LETHE_EVALUATOR_TOKEN", "16"]),
         (["--host", "no.such.host.invalid"], {"LETHE_EVALUATOR_TOKEN": TOKEN}, ["host=", "--host"]),
     ],
 )
@@ -184,6 +184,6 @@ def test_what_cannot_be_served_is_told_in_one_line(
 ) -> None:
     code, told = refusal_of(serve_command(tmp_path, free_port(), *more), environment)
     assert (code, told.count("\n")) == (2, 1), told
-    assert "secret" not in told
+    assert "hunter2" not in told
     for word in words:
         assert word in told, told

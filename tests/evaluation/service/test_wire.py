@@ -17,7 +17,7 @@ from bundles import Bundles
 
 from evaluation.results import COLUMNS
 from evaluation.service import checks, wire
-from evaluation.service.formats import table_bytes
+from evaluation.service.formats import read_table, table_bytes
 from evaluation.service.tensors import read_state, state_bytes
 from evaluation.service.wire import Bundle, Encoder, Labels, decode
 from evaluation.submission import Submission
@@ -136,6 +136,11 @@ def test_the_columns_wanted_are_those_that_sites_send() -> None:
 
     assert tuple(checks.SCORECARD) == ("record", *scoring._TOLD, *SCORES)
     assert tuple(checks.COMPARISON) == ("record", "split", "selected", "retained", *DIVERGENCES)
+
+
+def test_a_column_without_any_value_travels_as_text() -> None:
+    back = read_table(table_bytes(pd.DataFrame({"reason": [None, None], "n": [1, 2]})))
+    assert back["reason"].isna().all() and back["n"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
