@@ -82,18 +82,37 @@ def write_curves(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     rows : iterable of mappings
         Each with every one of `COLUMNS`. Without any row, nothing is written.
     """
-    fresh = _typed(pd.DataFrame([dict(row) for row in rows], columns=list(COLUMNS)))
-    if fresh.empty:
+    fresh = [dict(row) for row in rows]
+    if not fresh:
         return
     path = run_folder / FILE
     run_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock"), mode=0o644):
-        known = read_curves(run_folder)
-        about = [*ABOUT, "kind"]
-        replaced = set(fresh[about].astype(str).itertuples(index=False, name=None))
-        stays = [key not in replaced for key in known[about].astype(str).itertuples(index=False, name=None)]
-        merged = pd.concat([known[pd.Series(stays, index=known.index, dtype=bool)], fresh], ignore_index=True)
-        write_table(path, merged.sort_values(about, kind="stable"))
+        write_table(path, merge_curves([fresh], read_curves(run_folder)))
+
+
+def merge_curves(writes: Iterable[Iterable[Mapping[str, Any]]], known: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return the `known` points and those of several writes, sorted; a model's points of a kind are its last write's.
+
+    Parameters
+    ----------
+    writes : iterable of iterables of mappings
+        Points in the order of writing, each with every one of `COLUMNS`.
+    known : DataFrame, optional
+        As `read_curves` returns it.
+    """
+    tables = [] if known is None else [known]
+    tables += [_typed(pd.DataFrame([dict(row) for row in rows], columns=list(COLUMNS))) for rows in writes]
+    about = [*ABOUT, "kind"]
+    last: dict[tuple[str, ...], int] = {}
+    keys = [list(table[about].astype(str).itertuples(index=False, name=None)) for table in tables]
+    for number, names in enumerate(keys):
+        last |= dict.fromkeys(names, number)
+    stays = [last[key] == number for number, names in enumerate(keys) for key in names]
+    if not tables:
+        return _typed(pd.DataFrame(columns=list(COLUMNS)))
+    merged = pd.concat(tables, ignore_index=True)
+    return merged[pd.Series(stays, index=merged.index, dtype=bool)].sort_values(about, kind="stable", ignore_index=True)
 
 
 def read_curves(path: Path) -> pd.DataFrame:

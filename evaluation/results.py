@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,19 @@ def write_results(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     ValueError
         When a row lacks a column or has another one.
     """
-    fresh = _typed(pd.DataFrame([_checked(row) for row in rows], columns=list(COLUMNS)))
+    checked = [_checked(row) for row in rows]
     path = run_folder / FILE
     run_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock"), mode=0o644):
-        known = [read_results(path)] if path.exists() else []
-        merged = pd.concat([*known, fresh], ignore_index=True).drop_duplicates(list(KEY), keep="last")
-        write_table(path, merged.sort_values(list(KEY), kind="stable"))
+        write_table(path, merge_results(checked, [read_results(path)] if path.exists() else []))
     return path
+
+
+def merge_results(rows: Iterable[Mapping[str, Any]], known: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
+    """Return `known` tables and rows as one, sorted; of rows about the same the last one stays."""
+    fresh = _typed(pd.DataFrame([dict(row) for row in rows], columns=list(COLUMNS)))
+    merged = pd.concat([*known, fresh], ignore_index=True).drop_duplicates(list(KEY), keep="last")
+    return merged.sort_values(list(KEY), kind="stable", ignore_index=True)
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -144,9 +149,14 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(typed)[list(COLUMNS)]
 
 
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as the CSV that a run folder holds."""
+    return str(table.to_csv(index=False, lineterminator="\n"))
+
+
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table as CSV in one step, readable by all and on the disk before it is visible."""
-    text = table.to_csv(index=False, lineterminator="\n")
+    text = csv_text(table)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

@@ -37,6 +37,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
+app.add_typer(evaluator_app, name="evaluator")
 
 Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -59,6 +61,9 @@ def run(
     jobs: Annotated[int, typer.Option(min=1, help="Groups of cells side by side.")] = 1,
     workers: Annotated[int | None, typer.Option(min=1, help="Sites at work at once; default: cores / jobs.")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to share out, real or logical; default: all.")] = None,
+    evaluator: Annotated[
+        str, typer.Option(metavar="URL", help="Evaluator that scores, see `lethe evaluator`; default: the run itself.")
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     report: Annotated[
@@ -77,7 +82,7 @@ def run(
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = list(dict.fromkeys(experiments or [asked.default()]))
-    groups = asked.groups(names, sets or [])
+    groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
 
@@ -154,6 +159,49 @@ def data_check(
     for name, found in problems.items():
         typer.echo("\n".join(f"{name}: {problem}" for problem in found or ["ok"]))
     raise typer.Exit(1 if any(problems.values()) else 0)
+
+
+@evaluator_app.command("serve")
+def evaluator_serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; another than loopback needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8799,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="LETHE_EVALUATOR_STORE",
+            show_envvar=True,
+            show_default=False,
+            help="SQLAlchemy URL of the database; default: evaluator/evaluator.sqlite below the home.",
+        ),
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for tables and weights; default: evaluator below the home.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token; default: LETHE_EVALUATOR_TOKEN.")
+    ] = None,
+    max_upload: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest table or weights taken.")] = 512,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that score.")] = 1,
+    home: Home = None,
+) -> None:
+    """Serve the evaluator until Ctrl-C: runs post models to it, it scores them and keeps the results.
+
+    The token comes from a file or LETHE_EVALUATOR_TOKEN, never from the command line, which everyone can read.
+    """
+    from flower_apps.evaluators import serve
+
+    serve(
+        host=host,
+        port=port,
+        store=store,
+        folder=folder,
+        token_file=token_file,
+        max_upload=max_upload,
+        workers=workers,
+        home=resolve_home(home),
+        say=typer.echo,
+    )
 
 
 @app.command()

@@ -14,6 +14,7 @@ from pathlib import Path
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.control import Scalar
+from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
 from flower_apps.progress import Progress, table_console
@@ -113,11 +114,12 @@ def _run_all(
 
 def _read_cached(group: GroupSettings, home: Path, run: RunFolder, progress: Progress) -> bool:
     """Write a group's results from the cache alone; tell whether that was possible."""
+    run.add_group(group_id(group), group.to_run_config())
     try:
-        GroupExecutor(group, home, run, LocalSites(group, home), None, EventSink(None)).execute()
+        with scoring(group, run.path, progress.say) as evaluator:
+            GroupExecutor(group, home, run, LocalSites(group, home), None, EventSink(None), evaluator).execute()
     except MissingStage:
         return False
-    run.add_group(group_id(group), group.to_run_config())
     progress.say(f"{group.name}: everything is in the cache")
     return True
 

@@ -24,8 +24,8 @@ CHECKPOINTS = ("trained", "unlearned", "recovered")
 ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
 _OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "requests")
-_OF_SCORING = ("evaluate-seeds", "features")
-_OF_MACHINE = ("home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories")
+_OF_SCORING = ("evaluate-seeds", "features", "shadows", "relearn-epochs")
+_OF_MACHINE = ("home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories")
 _SECTIONS = {
     "On what was forgotten, on what was retained (held-out records; _train: trained ones) and on all held out": (
         "forget_",

@@ -89,7 +89,7 @@ class RunFolder:
 
 def group_id(settings: GroupSettings) -> str:
     """Return a short id of what a group computes; where and how fast it does so is left out."""
-    placed = {"home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories"}
+    placed = {"home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories"}
     flat = {key: value for key, value in settings.to_run_config().items() if key not in placed}
     return stage_key(flat)[:12]
 

@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from evaluation.results import read_results
 from evaluation.tables import summary_text
+from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
@@ -46,7 +47,8 @@ def main(grid: Grid, context: Context) -> None:
         expected = settings.sites or len(partition_of(settings, home).sites)
         roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)
         federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
-        GroupExecutor(settings, home, run, FederatedSites(federation), federation, events).execute()
+        with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
+            GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
         if not settings.out:  # `flwr run`: nobody else shows what came of it
             log(INFO, "%s\nrun folder: %s", summary_text(read_results(run.path)), run.path)
 

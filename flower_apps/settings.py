@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -143,6 +144,7 @@ class GroupSettings(BaseModel):
     # where and how fast; never part of what identifies a result
     workers: Annotated[int, Field(ge=0, description="sites at work at once, recorded with timings; 0: unknown")] = 0
     jobs: Annotated[int, Field(ge=0, description="groups at work at once, recorded with timings; 0: unknown")] = 0
+    evaluator: Annotated[str, Field(description="URL of the evaluator that scores; empty: the run itself")] = ""
     timeout: Annotated[float, Field(gt=0, description="seconds a round may take before the run ends")] = 3600.0
     fresh: Annotated[bool, Field(description="compute again what the cache has")] = False
     keep_histories: Annotated[bool, Field(description="keep the rounds of retrained and unlearned models too")] = False
@@ -173,6 +175,17 @@ class GroupSettings(BaseModel):
             raise ValueError("a relative path means another folder in every process")
         return value
 
+    @field_validator("evaluator")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value:
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError("not an address")
+            if parts.username is not None or parts.port == 0:  # asking for the port raises when it is no number
+                raise ValueError("a token in an address is for everyone to read")
+        return value.rstrip("/")
+
     @classmethod
     def keys(cls) -> dict[str, Any]:
         """Return every key, hyphenated, with its default."""
@@ -190,6 +203,8 @@ class GroupSettings(BaseModel):
             return "one of " + ", ".join((AUTO, *PRECISIONS))
         if key in ("home", "out", "original"):
             return "an absolute path, or empty"
+        if key == "evaluator":
+            return "an address such as http://127.0.0.1:8799, without user and password, or empty"
         return allowed_in_words(cls.model_fields[key.replace("-", "_")])
 
     @classmethod

@@ -31,7 +31,7 @@ LONG = 30
 """Lines of a table above which it is folded."""
 FIGURES = "figures"
 """Folder beside the page."""
-ELSEWHERE = {"home", "out", "workers", "jobs", "timeout", "fresh", "keep-histories", "name"}
+ELSEWHERE = {"home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories", "name"}
 """Settings that tell where and how fast a run went, not what it computed."""
 
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower_apps.client_app import app as client_app
+from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder
@@ -119,11 +120,13 @@ def run_group(
     run = RunFolder(out)
     events = EventSink(run.path / "events.jsonl")
     federation = Federation(grid, meet_sites(grid, nodes, {}, events), events, 60.0, settings.failure_policy)
-    GroupExecutor(settings, home, run, FederatedSites(federation), federation, events).execute()
+    with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
+        GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
     return grid
 
 
 def read_group(settings: GroupSettings, home: Path, out: Path) -> None:
     """Execute one group from the cache alone."""
     run = RunFolder(out)
-    GroupExecutor(settings, home, run, LocalSites(settings, home), None, EventSink(None)).execute()
+    with scoring(settings, run.path, lambda text: None) as evaluator:
+        GroupExecutor(settings, home, run, LocalSites(settings, home), None, EventSink(None), evaluator).execute()

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from flower_apps.runs import group_id
 from flower_apps.settings import GroupSettings, flower_config
 from partitions.errors import BadInput
 
@@ -66,6 +67,10 @@ def test_a_value_is_read_as_its_keys_type(key, given, read):
         ("unlearn-seeds", "0,x", "whole numbers separated by commas"),
         ("overrides", "{", "a JSON object"),
         ("home", "results", "an absolute path, or empty"),
+        *(
+            ("evaluator", given, "an address such as http://127.0.0.1:8799, without user and password, or empty")
+            for given in ("127.0.0.1:8799", "ftp://h", "http://", "http://u:p@h", "http://h:port", "http://h/?token=t")
+        ),
     ],
 )
 def test_a_refused_value_is_named_with_what_is_allowed(key, given, allowed):
@@ -91,3 +96,9 @@ def test_every_key_says_what_it_means_and_takes():
     for key in list(GroupSettings.keys()):
         assert GroupSettings.describe(key), key
         assert GroupSettings.allowed(key), key
+
+
+def test_the_evaluators_address_ends_without_a_slash_and_identifies_nothing():
+    here, there = GroupSettings.parse({}), GroupSettings.parse({"evaluator": "https://h:1/lethe/"})
+    assert there.evaluator == "https://h:1/lethe"
+    assert group_id(here) == group_id(there)

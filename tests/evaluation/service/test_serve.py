@@ -1,0 +1,189 @@
+"""The server as a process: started, refused in one line, ended by a person, and killed in mid-scoring."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from bundles import Bundles
+from posting import post, put_run, upload
+from servers import Process, free_port, refusal_of, serve_command
+
+from evaluation.evaluator import InProcess
+from evaluation.service.store import Store, sqlite_url
+
+TOKEN = "a-token-of-some-length"
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Process], Process]]:
+    running: list[Process] = []
+
+    def start(process: Process) -> Process:
+        running.append(process)
+        return process.start()
+
+    yield start
+    for process in running:
+        if process.popen is not None and process.popen.poll() is None:
+            process.stop()
+
+
+def slow(tmp_path: Path, seconds: float, workers: int = 1) -> Process:
+    port = free_port()
+    environment = {"MARK": str(tmp_path / "mark"), "SLOW": str(seconds)}
+    return Process([str(HERE / "slow_server.py"), str(tmp_path / "store"), str(port), str(workers)], port, environment)
+
+
+def begun(tmp_path: Path) -> list[tuple[int, str]]:
+    mark = tmp_path / "mark"
+    lines = mark.read_text().splitlines() if mark.exists() else []
+    return [(int(line.split()[0]), line.split()[1]) for line in lines]
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_killed_in_mid_scoring_it_loses_nothing_and_goes_on(
+    started: Callable[[Process], Process], tmp_path: Path, bundles: Bundles
+) -> None:
+    first = started(slow(tmp_path, 60.0))
+    here = InProcess(tmp_path / "here")
+    with httpx.Client(base_url=first.url, trust_env=False, timeout=60.0) as client:
+        put_run(client)
+        for submission in (bundles("ga", 1), bundles("fedquit", 2)):
+            here.submit(submission)
+            assert post(client, upload(client, submission)).status_code == 202
+    until(lambda: begun(tmp_path))
+    worker = psutil.Process(begun(tmp_path)[0][0])
+    first.kill()
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, 10)
+    store = Store(sqlite_url(tmp_path / "store" / "evaluator.sqlite"), tmp_path / "store")
+    assert sorted(store.counts()) == ["queued", "scoring"]
+    again = started(slow(tmp_path, 0.0))
+    until(lambda: store.counts() == {"done": 2})
+    assert len(begun(tmp_path)) == 3, "what was interrupted began again, and nothing was scored twice"
+    with httpx.Client(base_url=again.url, trust_env=False, timeout=60.0) as client:
+        for name in ("results.csv", "curves.csv"):
+            assert client.get(f"/api/runs/run/{name}").content == (tmp_path / "here" / name).read_bytes()
+    store.close()
+
+
+def test_a_worker_that_dies_is_replaced_and_requests_are_answered_meanwhile(
+    started: Callable[[Process], Process], tmp_path: Path, bundles: Bundles
+) -> None:
+    process = started(slow(tmp_path, 2.0))
+    with httpx.Client(base_url=process.url, trust_env=False, timeout=60.0) as client:
+        put_run(client)
+        id = post(client, upload(client, bundles("ga", 1))).json()["id"]
+        until(lambda: begun(tmp_path))
+        before = time.monotonic()
+        assert client.get("/api/runs").status_code == 200
+        assert time.monotonic() - before < 1.5, "scoring blocks no request"
+        os.kill(begun(tmp_path)[0][0], signal.SIGKILL)
+        until(lambda: client.get(f"/api/submissions/{id}").json()["status"] == "done")
+        assert client.get(f"/api/submissions/{id}").json()["attempts"] == 2
+        assert client.get("/api/health").json()["status"] == "ok"
+
+
+def test_two_servers_share_a_store_and_score_each_model_once(
+    started: Callable[[Process], Process], tmp_path: Path, bundles: Bundles
+) -> None:
+    servers = [started(slow(tmp_path, 0.2)), started(slow(tmp_path, 0.2))]
+    names = [f"m{number}" for number in range(6)]
+    clients = [httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) for server in servers]
+    put_run(clients[0])
+    for number, name in enumerate(names):
+        client = clients[number % 2]
+        assert post(client, upload(client, bundles(name, 1))).status_code == 202
+    until(lambda: clients[1].get("/api/health").json()["submissions"] == {"done": 6})
+    assert sorted(name for _, name in begun(tmp_path)) == names
+    assert len({pid for pid, _ in begun(tmp_path)}) == 2, "both of them scored"
+    assert clients[0].get("/api/runs/run/results.csv").content == clients[1].get("/api/runs/run/results.csv").content
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_cleanly_and_gives_back_what_it_was_at(
+    started: Callable[[Process], Process], tmp_path: Path, bundles: Bundles, sign: signal.Signals
+) -> None:
+    process = started(slow(tmp_path, 60.0))
+    with httpx.Client(base_url=process.url, trust_env=False, timeout=60.0) as client:
+        put_run(client)
+        post(client, upload(client, bundles()))
+    until(lambda: begun(tmp_path))
+    before = time.monotonic()
+    code, output = process.stop(sign)
+    assert code == 0, output
+    assert time.monotonic() - before < 15
+    assert "Traceback" not in output
+    store = Store(sqlite_url(tmp_path / "store" / "evaluator.sqlite"), tmp_path / "store")
+    assert store.counts() == {"queued": 1}
+    store.close()
+
+
+def test_the_command_serves_with_a_token_and_keeps_everything_below_its_home(tmp_path: Path, bundles: Bundles) -> None:
+    port, home = free_port(), tmp_path / "a home, ü"
+    process = Process(serve_command(home, port), port, {"LETHE_EVALUATOR_TOKEN": TOKEN})
+    process.start({"Authorization": f"Bearer {TOKEN}"})
+    assert httpx.get(f"{process.url}/api/health", trust_env=False).status_code == 401
+    code, output = process.stop()
+    assert code == 0, output
+    assert f"evaluator: http://127.0.0.1:{port} (token required); store sqlite:///" in output
+    assert TOKEN not in output
+    assert {path.name for path in (home / "evaluator").iterdir()} >= {"evaluator.sqlite", "uploads", "store-id"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_another_address_than_loopback_needs_a_token(tmp_path: Path, host: str) -> None:
+    code, told = refusal_of(serve_command(tmp_path, free_port(), "--host", host), {"LETHE_EVALUATOR_TOKEN": ""})
+    assert code == 2
+    assert re.fullmatch(rf"lethe: host='{re.escape(host)}': allowed is a loopback .*LETHE_EVALUATOR_TOKEN=.*\n", told)
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, told = refusal_of(serve_command(tmp_path, port))
+    assert (code, told.count("\n")) == (2, 1)
+    assert f"port={port}" in told and "--port" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "environment", "words"),
+    [
+        (["--store", "nonsense"], {}, ["store='nonsense'", "sqlite:///"]),
+        (["--store", "sqlite://"], {}, ["store=", "a file"]),
+        (["--store", "oracle://u:hunter2@h/d"], {}, ["store=", "driver"]),
+        (["--store", "postgresql://u:hunter2@127.0.0.1:1/d?connect_timeout=2"], {}, ["store=", "refused"]),
+        (["--store", "sqlite:////proc/none/x.sqlite"], {}, ["store="]),
+        (["--folder", "/proc/none"], {}, ["store='/proc/none'", "write"]),
+        (["--token-file", "/nowhere/token"], {}, ["token-file=", "/nowhere/token"]),
+        ([], {"LETHE_EVALUATOR_TOKEN": "hunter2"}, ["LETHE_EVALUATOR_TOKEN", "16"]),
+        (["--host", "no.such.host.invalid"], {"LETHE_EVALUATOR_TOKEN": TOKEN}, ["host=", "--host"]),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_line(
+    tmp_path: Path, more: list[str], environment: dict[str, str], words: list[str]
+) -> None:
+    code, told = refusal_of(serve_command(tmp_path, free_port(), *more), environment)
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "hunter2" not in told
+    for word in words:
+        assert word in told, told
