@@ -52,7 +52,9 @@ def serve(
     home: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Serve the evaluator until INT or TERM; arguments as of `evaluation.service.serve.Server`.
+    """Serve the evaluator, and pages of its runs and of `home`, until INT or TERM.
+
+    Arguments as of `evaluation.service.serve.Server`.
 
     Parameters
     ----------
@@ -65,11 +67,21 @@ def serve(
     home : Path
         LETHE_HOME.
     """
+    from fastapi import FastAPI
+
+    from evaluation.pages.folders import FolderRuns
+    from evaluation.pages.router import add_pages
+    from evaluation.pages.together import Together
     from evaluation.service.access import read_token
     from evaluation.service.serve import Server
-    from evaluation.service.store import sqlite_url
+    from evaluation.service.store import Store, sqlite_url
+    from evaluation.service.store_runs import StoreRuns
     from flower_apps.places import outside_checkout
 
     place = outside_checkout("folder", folder) if folder else home / "evaluator"
     url = store or sqlite_url(place / "evaluator.sqlite")
-    Server(host, port, url, place, read_token(token_file), max_upload, workers).run(say)
+
+    def add_to(app: FastAPI, kept: Store) -> None:
+        add_pages(app, Together(StoreRuns(kept), FolderRuns(home)))
+
+    Server(host, port, url, place, read_token(token_file), max_upload, workers).run(say, add_to)

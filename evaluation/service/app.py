@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -86,7 +86,6 @@ def make_app(
     *,
     token: str = "",
     limits: Limits = DEFAULT,
-    routers: Iterable[APIRouter] = (),
     workers: int = 0,
     alive: Callable[[], int] = lambda: 0,
     background: AbstractContextManager[Any] | None = None,
@@ -101,8 +100,6 @@ def make_app(
         What callers must present; empty: nothing, and they must call by a loopback name.
     limits : Limits
         On what they send.
-    routers : iterable of APIRouter
-        Further routes, such as the pages; they need the token too.
     workers : int
         How many workers there should be.
     alive : callable
@@ -134,7 +131,7 @@ def make_app(
     )
     app.state.stopping = False
     _tell_errors(app)
-    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store, limits), *routers):
+    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store, limits)):
         app.include_router(router)
 
     @app.get("/api/health", tags=["server"], summary="How the server is")

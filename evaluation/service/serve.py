@@ -6,13 +6,13 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter
+from fastapi import FastAPI
 from sqlalchemy.engine import URL
 
 from evaluation.service.access import MAKE_ONE, is_loopback
@@ -58,7 +58,7 @@ class Server:
     lease: float = LEASE
 
     def run(
-        self, say: Callable[[str], None], routers_of: Callable[[Store], Iterable[APIRouter]] = lambda store: ()
+        self, say: Callable[[str], None], add_to: Callable[[FastAPI, Store], None] = lambda app, store: None
     ) -> None:
         """Serve until INT or TERM.
 
@@ -66,8 +66,8 @@ class Server:
         ----------
         say : callable
             Gets the line that tells where the server listens.
-        routers_of : callable
-            Returns further routes for the store, such as the pages.
+        add_to : callable
+            Adds further routes to the application, such as the pages of the store's runs.
 
         Raises
         ------
@@ -85,11 +85,11 @@ class Server:
                 store,
                 token=self.token,
                 limits=limits,
-                routers=routers_of(store),
                 workers=self.workers,
                 alive=lambda: workers.alive,
                 background=workers,
             )
+            add_to(app, store)
             config = uvicorn.Config(
                 app,
                 log_level="warning",
@@ -100,7 +100,7 @@ class Server:
             )
             who = "token required" if self.token else "no token: this machine only"
             address = f"http://{self._shown_host}:{listener.getsockname()[1]}"
-            say(f"evaluator: {address} ({who}); store {store.shown}; description of the API: {address}/docs")
+            say(f"evaluator: {address} ({who}); its API: {address}/docs; store {store.shown}")
             server = _Uvicorn(config, app)
             server.run(sockets=[listener])
             store.close()

@@ -28,6 +28,8 @@ from partitions.errors import BadInput
 
 Row = Mapping[str, Any]
 
+NAMED = {"experiments": "experiment", "datasets": "dataset", "requests": "request", "methods": "method"}
+"""What a list of runs tells of each, and the columns of its results that say so."""
 LEASE = 30.0
 """Seconds after which a submission is anybody's again when whoever scores it has not said that it still does."""
 ATTEMPTS = 3
@@ -109,27 +111,37 @@ class Store:
                 _insert_unless_there(connection, schema.runs, {"id": run, **values})
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return id, name, created, experiments and the number of submissions by status of every run, newest first."""
+        """Return every run, newest first.
+
+        Returns
+        -------
+        list of dict
+            id, name, created, counts (submissions by status), and experiments, datasets, requests and methods.
+        """
         counted = (
             sa.select(schema.posts.c.run, schema.submissions.c.status, sa.func.count().label("count"))
             .join(schema.submissions)
             .group_by(schema.posts.c.run, schema.submissions.c.status)
         )
         named = (
-            sa.select(schema.posts.c.run, schema.rows.c.experiment)
+            sa.select(schema.posts.c.run, *(schema.rows.c[name] for name in NAMED.values()))
             .join(schema.rows, schema.rows.c.submission == schema.posts.c.submission)
             .where(schema.rows.c.number == 0)
             .distinct()
         )
         listed = sa.select(schema.runs.c.id, schema.runs.c.name, schema.runs.c.created)
         with self._reading() as connection:
-            found = {row.id: {**row._mapping, "experiments": set(), "counts": {}} for row in connection.execute(listed)}
+            found = {
+                row.id: {**row._mapping, "counts": {}, **{name: set() for name in NAMED}}
+                for row in connection.execute(listed)
+            }
             for row in connection.execute(counted):
                 found[row.run]["counts"][row.status] = row.count
             for row in connection.execute(named):
-                found[row.run]["experiments"].add(row.experiment)
+                for name, column in NAMED.items():
+                    found[row.run][name].add(row._mapping[column])
         ordered = sorted(found.values(), key=lambda one: (one["created"], one["id"]), reverse=True)
-        return [{**one, "experiments": sorted(one["experiments"])} for one in ordered]
+        return [{**one, **{name: sorted(one[name]) for name in NAMED}} for one in ordered]
 
     def run(self, run: str) -> dict[str, Any]:
         """Return name, created, record, rounds and the submissions of a run; raises `KeyError` for an unknown one."""

@@ -37,6 +37,9 @@ class StoreRuns:
                 experiments=tuple(one["experiments"]),
                 models=sum(one["counts"].values()),
                 status=run_status(one["counts"]),
+                datasets=tuple(one["datasets"]),
+                requests=tuple(one["requests"]),
+                methods=tuple(one["methods"]),
             )
             for one in self._store.runs()
         ]

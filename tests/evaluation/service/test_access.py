@@ -41,7 +41,9 @@ def basic(token: str) -> dict[str, str]:
 
 @pytest.fixture
 def guarded(store: Store) -> TestClient:
-    return TestClient(make_app(store, token=TOKEN, routers=[pages]), base_url="http://evaluator.hospital")
+    app = make_app(store, token=TOKEN)
+    app.include_router(pages)
+    return TestClient(app, base_url="http://evaluator.hospital")
 
 
 @pytest.mark.parametrize("path", PATHS)
