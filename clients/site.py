@@ -17,6 +17,7 @@ from clients.catalogue import OPERATIONS
 from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device, resolve_precision
 from partitions.backdoor import Backdoor, Triggered
 from partitions.catalogue import DATASETS
+from partitions.difficulty import class_counts
 from partitions.errors import BadInput, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.records import LoadedData
@@ -275,22 +276,25 @@ class Site:
         ]
         return unlearning_design(named[0], named[1], shadows, seed)
 
-    def selection_summary(self, request: str, seed: int) -> dict[str, str | int]:
+    def selection_summary(self, request: str, seed: int) -> dict[str, Fact]:
         """Return how many records `request` means here, and hashes of which.
 
         Returns
         -------
         dict
-            num-forget, num-retain (training records), forget-holdout, retain-holdout, train-hash (hex SHA-256 over the
-            training records to forget and to retain; a shadow's held-out ones too), hash (the same over training and
-            holdout records).
+            num-forget, num-retain (training records), forget-classes, retain-classes (by class), forget-holdout,
+            retain-holdout, train-hash (hex SHA-256 over the training records to forget and to retain; a shadow's
+            held-out ones too), hash (the same over training and holdout records).
         """
         shadow = bool(request) and parse_request(request).shadow is not None
         train, holdout = self.select(request, seed, "train"), self.select(request, seed, "holdout")
+        going, staying = class_counts(self.train.table["stratum"], train, len(self._data.classes))
         both: list[tuple[Split, Selection]] = [("train", train), ("holdout", holdout)]
         return {
             "num-forget": len(self.records("forget", request, seed)),
             "num-retain": int(train.retain.sum()),
+            "forget-classes": going.tolist(),
+            "retain-classes": staying.tolist(),
             "forget-holdout": int(holdout.forget.sum()),
             "retain-holdout": int(holdout.retain.sum()),
             "train-hash": self._hash_of(both if shadow else both[:1]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flower_apps.sites import Facts
@@ -24,11 +24,14 @@ class Case:
         How many records it means at each site, and hashes of which.
     seed : int
         Unlearning seed.
+    difficulty : mapping
+        What the request takes from whom, before anything is trained; empty where nobody asked.
     """
 
     plan: RequestPlan
     selection: Facts
     seed: int
+    difficulty: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def earlier(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
 from flower_apps.settings import GroupSettings
 from flower_apps.shadowing import Shadowing
-from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, request_plan
+from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, difficulty_of, request_plan
 from flower_apps.stages import Stage, StageStore
 from flower_apps.workshop import Workshop
 from partitions.errors import BadInput
@@ -87,7 +87,8 @@ class GroupExecutor:
             for seed in self._settings.seeds("unlearn"):
                 starts: dict[str, Stage | None] = dict.fromkeys(self._methods, original.last)
                 for text, selection in selections.items():
-                    case = Case(request_plan(text, self._request_seed, selection), selection, seed)
+                    plan = request_plan(text, self._request_seed, selection)
+                    case = Case(plan, selection, seed, difficulty_of(self._facts, selection))
                     starts = self._forget(case, original, starts)
         self._evaluator.finish()
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from partitions.partition import Partition
+    from partitions.records import LoadedData
+
 Row = dict[str, Any]
 MOST_COLUMNS = 11
 """Class columns that fit beside the totals in 100 columns."""
@@ -190,7 +193,7 @@ class MadeSplit:
     Attributes
     ----------
     summary : dict
-        Data set, split, sites, records, dropped, fingerprint.
+        Data set, split, sites, records, dropped, fingerprint, and the difficulty of the group's requests.
     frame : DataFrame
         Sites by classes and totals, as `partitions.makeup.makeup` gives it.
     """
@@ -222,6 +225,7 @@ def make_split(settings: GroupSettings, home: Path) -> MadeSplit:
 
     data = DATASETS.get(settings.dataset).load(home, settings.cap)
     partition = make_partition(data, split_spec(settings))
+    seed = settings.train_seed if settings.request_seed < 0 else settings.request_seed
     summary = {
         "dataset": settings.dataset,
         "split": settings.split,
@@ -231,8 +235,21 @@ def make_split(settings: GroupSettings, home: Path) -> MadeSplit:
         "reference": len(partition.reference),
         "dropped": partition.dropped,
         "fingerprint": partition.fingerprint,
+        "requests": {text: _difficulty(data, partition, text, seed) for text in settings.request_texts()},
     }
     return MadeSplit(summary, makeup(data, partition))
+
+
+def _difficulty(data: LoadedData, partition: Partition, text: str, seed: int) -> Row:
+    """Return how hard a request is by what it takes from whom; of one that takes or leaves nothing, the reason."""
+    from partitions.difficulty import request_difficulty
+    from partitions.requests import parse_request
+
+    request = parse_request(text)
+    try:
+        return request_difficulty(data, partition, request, seed).to_json()
+    except ValueError as error:
+        return {"level": "impossible", "reason": str(error)}
 
 
 def draw_split(made: MadeSplit, png: Path) -> None:
@@ -263,7 +280,8 @@ def makeup_table(made: MadeSplit) -> Table:
     notes = [f"{facts['available']} records before the cap"] if facts["available"] != facts["records"] else []
     notes += [f"{facts['dropped']} dropped for the sole holder"] if facts["dropped"] else []
     notes += [f"classes: {', '.join(named)}"] if not roomy else []
-    table.caption = "; ".join([*notes, f"fingerprint {facts['fingerprint'][:12]}"])
+    difficulties = [f"{text}: {found['level']}: {found['reason']}" for text, found in facts["requests"].items()]
+    table.caption = "\n".join(["; ".join([*notes, f"fingerprint {facts['fingerprint'][:12]}"]), *difficulties])
     table.caption_justify = "left"
     return table
 

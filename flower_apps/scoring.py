@@ -117,6 +117,7 @@ class Scorer:
                 "method": method,
                 "preset": preset,
                 "request": case.plan.text,
+                "difficulty": dict(case.difficulty),
                 "train_seed": self._settings.train_seed,
                 "unlearn_seed": case.seed,
                 "checkpoints": dict(checkpoints),

@@ -11,6 +11,7 @@ from clients.site import SiteSettings, open_site
 from flower_apps.settings import GroupSettings
 from partitions.backdoor import Backdoor
 from partitions.catalogue import DATASETS
+from partitions.difficulty import difficulty
 from partitions.errors import RunFailed, unknown_name
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.requests import check_request, parse_request
@@ -149,6 +150,15 @@ def check_sites(facts: Facts, request: str, selection: Facts) -> None:
     classes: list[str] = json.loads(str(next(iter(facts.values()))["classes"]))
     counts = {name: (int(found["num-forget"]), int(found["num-retain"])) for name, found in selection.items()}
     check_request(parse_request(request), list(facts), classes, counts)
+
+
+def difficulty_of(facts: Facts, selection: Facts) -> dict[str, Any]:
+    """Return how hard a request is by what it takes from whom (`partitions.difficulty`); empty without class counts."""
+    classes: list[str] = json.loads(str(next(iter(facts.values()))["classes"]))
+    counts = [[list(found[key]) for found in selection.values()] for key in ("forget-classes", "retain-classes")]
+    if not all(any(map(sum, side)) for side in counts):
+        return {}  # the records have no class
+    return difficulty(counts[0], counts[1], classes, list(selection)).to_json()
 
 
 def request_plan(request: str, seed: int, selection: Facts) -> RequestPlan:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from partitions.partition import Partition
 from partitions.records import LoadedData
-from partitions.requests import Request, select
+from partitions.requests import Request, Selection, select
 
 Counts = NDArray[np.int64]
 
@@ -61,6 +62,12 @@ class Difficulty:
     level: str
     reason: str
 
+    def to_json(self) -> dict[str, Any]:
+        """Return share, skew, unsupported, lost, scarce, sole_holders, level and reason, ready for ``json.dumps``."""
+        told = ("share", "skew", "unsupported", "sole_holders", "level", "reason")
+        lists = {"lost": list(self.lost), "scarce": list(self.scarce)}
+        return {name: getattr(self, name) for name in told} | lists
+
 
 def request_difficulty(data: LoadedData, partition: Partition, request: Request, seed: int = 0) -> Difficulty:
     """Judge a request by what it removes from whom.
@@ -81,13 +88,37 @@ def request_difficulty(data: LoadedData, partition: Partition, request: Request,
     ValueError
         When the request takes no training record, or leaves none.
     """
-    per_site = [_counts(data, partition.train[site], request, site, seed) for site in partition.sites]
+    tables = {site: data.table.iloc[partition.train[site]] for site in partition.sites}
+    per_site = [
+        class_counts(table["stratum"], select(request, site, table, "train", seed), len(data.classes))
+        for site, table in tables.items()
+    ]
     return difficulty(
         np.stack([forget for forget, _ in per_site]),
         np.stack([retain for _, retain in per_site]),
         data.classes,
         partition.sites,
     )
+
+
+def class_counts(strata: ArrayLike, selection: Selection, classes: int) -> tuple[Counts, Counts]:
+    """Count a site's training records by class: those that depart and those that stay, (classes,) int64 each.
+
+    Parameters
+    ----------
+    strata : array_like of str, shape (n,)
+        Class index of each training record as text; what is none counts in no class.
+    selection : Selection
+        Which of them the request's last step marks, and which no step does.
+    classes : int
+        Classes of the data set.
+    """
+    known, names = np.asarray(strata, dtype=str), np.arange(classes).astype(str)
+    going, staying = (
+        (known[rows][:, None] == names[None, :]).sum(axis=0).astype(np.int64)
+        for rows in (selection.forget, selection.retain)
+    )
+    return going, staying
 
 
 def difficulty(forget: ArrayLike, retain: ArrayLike, classes: Sequence[str], sites: Sequence[str]) -> Difficulty:
@@ -159,18 +190,6 @@ def total_variation(first: ArrayLike, second: ArrayLike) -> float:
     if not p.sum() or not q.sum():
         raise ValueError("an empty histogram has no shares")
     return float(np.abs(p / p.sum() - q / q.sum()).sum() / 2)
-
-
-def _counts(data: LoadedData, own: np.ndarray, request: Request, site: str, seed: int) -> tuple[Counts, Counts]:
-    table = data.table.iloc[own]
-    chosen = select(request, site, table, "train", seed)
-    strata = table["stratum"].to_numpy(dtype=str)
-    names = np.array([str(index) for index in range(len(data.classes))])
-    forget, retain = (
-        (strata[rows][:, None] == names[None, :]).sum(axis=0).astype(np.int64)
-        for rows in (chosen.forget, chosen.retain)
-    )
-    return forget, retain
 
 
 def _sole_holders(going: Counts, staying: Counts, classes: Sequence[str], sites: Sequence[str]) -> dict[str, str]:

@@ -21,10 +21,18 @@ SPREAD = ("forget", "retain", "test")
 
 # ---------------------------------------------------------------------- difficulty
 def verdict(section: Section) -> str:
-    """Say in two sentences whether this request can separate methods, before and after recovery; empty if unknown."""
+    """Say how hard this request is by what it takes, and whether it can separate methods; empty if unknown."""
     found = _judged(section)
     sentences = [_sentence(found[found["checkpoint"] == point], point) for point in AFTER]
-    return " ".join(sentence for sentence in sentences if sentence)
+    return " ".join(sentence for sentence in (_foreseen(section), *sentences) if sentence)
+
+
+def _foreseen(section: Section) -> str:
+    """Say what could be known before training: what the departing records were the only, or the main, support of."""
+    before = section.before
+    if not before:
+        return ""
+    return f"By its records the request is {before['level']}: {before['reason']}."
 
 
 def difficulty_grid(section: Section) -> Grid | None:

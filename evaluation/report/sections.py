@@ -38,6 +38,8 @@ class Section:
         The rows of ``results.csv`` behind them.
     settings : mapping
         Flat settings of the group; empty when the run's record has none.
+    before : mapping
+        Difficulty of the request before training (`partitions.difficulty.Difficulty.to_json`); empty likewise.
     curves : DataFrame
         The rows of ``curves.csv`` of its models; empty when the run kept none.
     """
@@ -47,6 +49,7 @@ class Section:
     rows: list[Row]
     results: pd.DataFrame
     settings: Mapping[str, Any]
+    before: Mapping[str, Any]
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(COLUMNS)))
 
     @property
@@ -124,7 +127,7 @@ def sections_of(run: OpenRun) -> list[Section]:
     if results.empty:
         raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
     curves = run.curves
-    settings = {str(cell["cell"]): cell.get("settings", {}) for cell in run.manifest.get("cells", ())}
+    cells = {str(cell["cell"]): cell for cell in run.manifest.get("cells", ())}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
     return [
         Section(
@@ -132,7 +135,8 @@ def sections_of(run: OpenRun) -> list[Section]:
             labels={name: found[name] for name in GROUP},
             rows=found["rows"],
             results=group,
-            settings=next((settings[cell] for cell in group["cell"].unique() if cell in settings), {}),
+            settings=_first(cells, group, "settings"),
+            before=_first(cells, group, "difficulty"),
             curves=curves[(curves["request"] == found["request"]) & curves["cell"].isin(group["cell"].unique())],
         )
         for number, (found, group) in enumerate(zip(summary_json(results)["groups"], groups, strict=True), start=1)
@@ -180,6 +184,12 @@ def standing(section: Section, checkpoint: str) -> str:
     names = [name for _, name in found]
     place = f" {CONTROL} is number {names.index(CONTROL) + 1} of {len(names)}." if CONTROL in names else ""
     return f"Nearest to gold by KL on forget records: {nearest} nats.{place}"
+
+
+def _first(cells: Mapping[str, Mapping[str, Any]], group: pd.DataFrame, key: str) -> Mapping[str, Any]:
+    """Return what the run's record says of the first cell of a request that it knows; empty without any."""
+    known = [cells[cell] for cell in group["cell"].unique() if cell in cells]
+    return next((found for cell in known if (found := cell.get(key))), {})
 
 
 def slug(text: str) -> str:

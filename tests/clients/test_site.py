@@ -105,3 +105,11 @@ def test_views_do_not_copy_the_data(make_site: MakeSite) -> None:
     site = make_site()
     assert site.train.inputs is site.holdout.inputs
     assert np.array_equal(site.holdout.indices, np.arange(30, 38))
+
+
+def test_a_selection_counts_its_records_by_class(make_site: MakeSite) -> None:
+    site = make_site()
+    told = site.selection_summary("class:1", 0)
+    strata = site.table("train")["stratum"]
+    assert told["forget-classes"] == [0, int((strata == "1").sum()), 0]
+    assert told["retain-classes"] == [int((strata == "0").sum()), 0, int((strata == "2").sum())]

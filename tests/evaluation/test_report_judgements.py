@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,11 @@ def _latex_rows(text: str) -> list[tuple[str, int]]:
             breaks = line.count("&") - line.count(r"\&") if breaks < 0 else breaks
             rows.append((line.replace(r"\&", ""), breaks))
     return rows
+
+
+def test_what_was_known_before_training_leads_the_verdict(single: Section) -> None:
+    assert not verdict(single).startswith("By its records"), "a record of a run that keeps none"
+    before = {"level": "hard", "reason": "no record of bone stays (40% of what departs)"}
+    told = verdict(replace(single, before=before))
+    assert told.startswith("By its records the request is hard: no record of bone stays (40% of what departs). ")
+    assert told.endswith(verdict(single))
