@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,10 @@ class GroupStages:
 
         parts = self._shadow_parts(case, seed, rounds=True)
         return self._workshop.stage("shadow", case.plan.text, parts, compute, keep_history=True)
+
+    def alone_with_shadow(self, case: Case, seed: int) -> AbstractContextManager[None]:
+        """Keep other runs from a shadow until its rounds are let go: they wait, and find what was made of it."""
+        return self._workshop.alone("shadow", self._shadow_parts(case, seed))
 
     def let_shadow_rounds_go(self, case: Case, seed: int) -> None:
         """Remove what `shadow_rounds` keeps, unless the run is to keep all rounds; hundreds of MB a shadow."""

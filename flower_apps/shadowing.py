@@ -146,18 +146,18 @@ class Shadowing:
         for number in range(self._count):
             own = self._own_case(case, number)
             seed = derive_seed(self._bench.settings.train_seed, "shadow", round_=number)
-            rounds = partial(self._stages.shadow_rounds, own, seed)
-            shadow = self._stages.shadow(own, seed, rounds_wanted=replayed)
+            with self._stages.alone_with_shadow(own, seed):
+                shadow = self._stages.shadow(own, seed, rounds_wanted=replayed)
+                rounds = partial(self._stages.shadow_rounds, own, seed)
+                models = {name: self._put_through(name, shadow, own, rounds) for name in methods}
+                self._stages.let_shadow_rounds_go(own, seed)
             trained.append(self._phi(case, shadow, f"shadow {number}"))
-            for name in methods:
-                models = self._put_through(name, shadow, own, rounds)
-                for checkpoint, stage in models.items():
-                    if stage is None or stage.status != "ok":
-                        why = next(one.reason for one in models.values() if one is not None and one.status != "ok")
-                        failed.setdefault((name, checkpoint), f"shadow {number} diverged: {why}")
-                    else:
-                        forgot[name, checkpoint].append(self._phi(case, stage, f"shadow {number} {name} {checkpoint}"))
-            self._stages.let_shadow_rounds_go(own, seed)
+            for (name, checkpoint), stage in ((key, models[key[0]][key[1]]) for key in forgot):
+                if stage is None or stage.status != "ok":
+                    why = next(one.reason for one in models[name].values() if one is not None and one.status != "ok")
+                    failed.setdefault((name, checkpoint), f"shadow {number} diverged: {why}")
+                else:
+                    forgot[name, checkpoint].append(self._phi(case, stage, f"shadow {number} {name} {checkpoint}"))
         return trained, forgot, failed
 
     def _put_through(

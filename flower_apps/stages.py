@@ -201,6 +201,27 @@ class StageStore:
         finally:
             lock.release()
 
+    @contextmanager
+    def alone(
+        self, kind: str, parts: Mapping[str, Any], waiting: Callable[[str], None] = lambda _: None
+    ) -> Iterator[None]:
+        """Keep other processes from whatever is done under the same parts; unlike `claim`, whether or not it is there.
+
+        For a stage that is let go after use: who comes second waits, and finds what was made of it.
+        """
+        key = stage_key(parts)
+        lock = FileLock(self.root / ".work" / f"{kind}-{key}.use")
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            waiting(f"{kind} {key[:8]} is being used by another run; waiting for it")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
     def discard(self, stage: Stage) -> None:
         """Remove a stage; nothing happens when it is gone already."""
         with suppress(FileNotFoundError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pandas as pd
@@ -118,6 +119,10 @@ class Workshop:
             found.commit()
             self._events.emit("stage-finished", stage=kind, label=label, status="ok")
             return tables
+
+    def alone(self, kind: str, parts: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Keep other runs from what is done under the same parts; without a federation nothing is done."""
+        return nullcontext() if self._federation is None else self._store.alone(kind, parts, self._tell)
 
     def let_go(self, kind: str, parts: Mapping[str, Any]) -> None:
         """Take a stage out of the cache; whoever needs it again computes it again. Without a federation it stays."""

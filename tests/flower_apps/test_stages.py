@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 
@@ -171,3 +172,22 @@ def test_the_record_says_what_determined_the_result(tmp_path: Path) -> None:
     assert record["parts"] == {"lr": 0.01}
     assert (record["status"], record["reason"]) == ("diverged", "loss not finite")
     assert record["sha256"] == a_state().sha256()
+
+
+def test_who_comes_second_waits_until_the_first_has_done_with_it(tmp_path: Path) -> None:
+    store, order, told = StageStore(tmp_path), list[str](), list[str]()
+
+    def second() -> None:
+        with store.alone("shadow", {"a": 1}, told.append):
+            order.append("second")
+
+    with store.alone("shadow", {"a": 1}):
+        other = threading.Thread(target=second)
+        other.start()
+        while not told:
+            time.sleep(0.01)
+        with store.alone("shadow", {"a": 2}):
+            order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+    assert "waiting" in told[0]
