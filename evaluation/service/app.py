@@ -13,6 +13,7 @@ import anyio
 from fastapi import APIRouter, FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi_offline import FastAPIOffline
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -119,7 +120,8 @@ def make_app(
         finally:
             await run_in_threadpool(around.__exit__, None, None, None)
 
-    app = FastAPI(
+    app = FastAPIOffline(  # its pages load nothing from elsewhere
+        redoc_url=None,
         title="Lethe evaluator",
         summary="Scores unlearned models against a retrained one",
         description=DESCRIPTION,

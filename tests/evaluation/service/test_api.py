@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,11 @@ def test_health_tells_what_waits_and_what_is_measured(client: TestClient, bundle
     found = client.get("/api/health").json()
     assert found["submissions"] == {"queued": 1}
     assert found["status"] == "ok" and "forget_{metric}" in found["metrics"]
+
+
+def test_the_description_of_the_api_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "Lethe evaluator" in page
+    assert not re.findall(r"(?:src|href)=.https?:", page)
+    for address in re.findall(r'(?:src|href)="(/[^"]+)"', page):
+        assert client.get(address).status_code == 200
