@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 
 from clients.forgetting import Sets, unlearn_locally
-from clients.ops import Call, Op, Reply, asked, model_of
+from clients.ops import Call, Op, Reply, asked, model_of, request_of
 from clients.scoring import BATCH, evaluating
 from clients.site import Site
 from clients.training import LocalPlan
@@ -36,7 +37,8 @@ def run(site: Site, call: Call) -> Reply:
     stop_epoch = None
     if early == "val":
         original = call.states.get("original", start)
-        stop_epoch = fallen_metric(site, original, asked(config, "min-val", float, 0.5))
+        unseen = np.setdiff1d(site.holdout.indices, site.records("both", *request_of(call)))  # a shadow trains on some
+        stop_epoch = fallen_metric(site, unseen, original, asked(config, "min-val", float, 0.5))
     told: dict[str, int | float] = {}
 
     def step(model: nn.Module, sets: Sets, plan: LocalPlan) -> LocalRun:
@@ -66,28 +68,28 @@ def run(site: Site, call: Call) -> Reply:
     return replace(reply, metrics={**reply.metrics, **told})
 
 
-def holdout_metric(site: Site, state: State) -> float:
-    """Return the mean task metric over all held-out records of a site, in fp32 and eval mode; NaN without any."""
+def holdout_metric(site: Site, indices: np.ndarray, state: State) -> float:
+    """Return the mean task metric over held-out records at `indices`, in fp32 and eval mode; NaN without any."""
     worker, view = site.worker, site.holdout
     model = worker.scorer(state)
     total = 0.0
     with evaluating(model), worker.scoring():
-        for first in range(0, len(view), BATCH):
-            x, y = worker.batch(view.inputs, view.targets, view.indices[first : first + BATCH])
+        for first in range(0, len(indices), BATCH):
+            x, y = worker.batch(view.inputs, view.targets, indices[first : first + BATCH])
             total += float(worker.task.loss_and_metric(model, x, y)[1]) * len(x)
-    return total / len(view) if len(view) else math.nan
+    return total / len(indices) if len(indices) else math.nan
 
 
-def fallen_metric(site: Site, original: State, share: float) -> Callable[[int], bool]:
-    """Return the early stop that ends when the held-out metric is below a share of what `original` has.
+def fallen_metric(site: Site, indices: np.ndarray, original: State, share: float) -> Callable[[int], bool]:
+    """Return the early stop that ends when the metric on held-out records is below a share of what `original` has.
 
     Where lower is better, when it is above the original's over the share. Without held-out records it never ends.
     """
     # Asked here and not in the step: the scoring model must be built outside of the step's precision.
-    before, worker = holdout_metric(site, original), site.worker
+    before, worker = holdout_metric(site, indices, original), site.worker
 
     def fallen(_: int) -> bool:
-        now = holdout_metric(site, worker.state())
+        now = holdout_metric(site, indices, worker.state())
         return now < share * before if worker.task.higher_is_better else share * now > before
 
     return fallen

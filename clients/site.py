@@ -270,9 +270,16 @@ class Site:
         forget, unseen = (side.forget for side in sides)
         if parse_request(request).steps[-1].granularity == "sample" and forget.any():
             unseen = np.ones(len(self.holdout), dtype=bool)
+        strata = [self.name + "/" + self.table(split)["stratum"] for split in ("train", "holdout")]
+        if (
+            self._planted is not None
+        ):  # a record with a trigger has no held-out one like it: it is forgotten unchallenged
+            targets = np.asarray(self._data.targets)[self.train.indices]
+            poisoned = self._planted.poisoned(self.train.table["record"].to_numpy(), targets)
+            strata[0] = strata[0].where(~poisoned, f"{self.name}/poisoned")
         named = [
-            dict(zip(table["record"][chosen], self.name + "/" + table["stratum"][chosen], strict=True))
-            for table, chosen in ((self.train.table, forget), (self.holdout.table, unseen))
+            dict(zip(view.table["record"][chosen], names[chosen], strict=True))
+            for view, chosen, names in ((self.train, forget, strata[0]), (self.holdout, unseen, strata[1]))
         ]
         return unlearning_design(named[0], named[1], shadows, seed)
 

@@ -88,12 +88,10 @@ class GroupStages:
         return _usable(self._workshop.stage("train", "original", parts, compute, keep_history=True), "training")
 
     def retrained(self, case: Case, seed: int | None = None) -> Stage:
-        """Return the model retrained without what a case means; gold's own seed is the train seed.
+        """Return the model retrained without what a case means.
 
-        Raises
-        ------
-        RunFailed
-            When it diverged.
+        Without a seed it is gold, with the train seed, and `RunFailed` is raised when that diverged; one with another
+        seed may have diverged.
         """
         own = self._settings.train_seed if seed is None else seed
         parts = {**self._identity.trained_with(own), GOLD: True, **self._identity.request(case.plan, case.selection)}
@@ -103,7 +101,8 @@ class GroupStages:
             config = METHODS.get(GOLD).resolve_config()
             return self._strategy(GOLD, case, own, config, None, self._rounds(work), label).run(self._initial(own))
 
-        return _usable(self._stage("retrain", label, parts, compute), "retraining")
+        found = self._stage("retrain", label, parts, compute)
+        return _usable(found, "retraining") if seed is None else found
 
     def unlearned(
         self, name: str, start: Stage, original: Stage, case: Case, rounds: Callable[[], Stage] | None = None
@@ -133,6 +132,9 @@ class GroupStages:
             "unlearn-seed": case.seed,
             "unlearn-epochs": self._settings.unlearn_epochs,
         }
+
+        if rounds is not None and self._replays(name):
+            parts |= self._thinned  # an original's own key has it
 
         def compute(work: StageWork) -> Outcome:
             history = self._history(name, original, rounds)
@@ -208,8 +210,7 @@ class GroupStages:
             kept = self.shadow_rounds(case, seed)
             return Outcome(kept.state, "ok" if kept.status == "ok" else "diverged", kept.reason)
 
-        found = self._stage("shadow", case.plan.text, self._shadow_parts(case, seed), compute)
-        return _usable(found, f"the training of {case.plan.text}")
+        return self._stage("shadow", case.plan.text, self._shadow_parts(case, seed), compute)
 
     def shadow_rounds(self, case: Case, seed: int) -> Stage:
         """Return a shadow's training with its rounds, for methods that replay them; to be let go afterwards."""
@@ -234,7 +235,8 @@ class GroupStages:
     def _shadow_parts(self, case: Case, seed: int, *, rounds: bool = False) -> dict[str, Any]:
         request = self._identity.request(case.plan, case.selection)
         parts = {**self._identity.trained_with(seed), "shadow": True, **request}
-        return {**parts, "rounds": True, **self._thinned} if rounds else parts
+        kept = "kept" if self._settings.keep_histories else True  # nobody else lets go what a run is to keep
+        return {**parts, "rounds": kept, **self._thinned} if rounds else parts
 
     def _shadow_trained(self, case: Case, seed: int, history: HistoryWriter) -> Outcome:
         plan = case.plan
@@ -269,10 +271,13 @@ class GroupStages:
         return strategy.run(self._initial(seed), self._settings.rounds)
 
     def _history(self, name: str, original: Stage, rounds: Callable[[], Stage] | None) -> History | None:
-        needs = METHODS.get(name).needs_of(self._configs[name])
-        if rounds is not None and (needs.history or needs.history_helps):
+        if rounds is not None and self._replays(name):
             original = rounds()
         return History(original.history) if original.history.exists() else None
+
+    def _replays(self, name: str) -> bool:
+        needs = METHODS.get(name).needs_of(self._configs[name])
+        return needs.history or needs.history_helps
 
     def _stage(self, kind: str, label: str, parts: Mapping[str, Any], compute: Callable[[StageWork], Outcome]) -> Stage:
         return self._workshop.stage(kind, label, parts, compute, keep_history=self._settings.keep_histories)

@@ -91,4 +91,6 @@ class Identity:
             "recovery": [settings.recovery_rounds, settings.recovery_epochs, settings.recovery_max_norm],
             "original": settings.original,
         }
+        if settings.history_every > 1 or settings.history_half:
+            parts["history"] = [settings.history_every, settings.history_half]
         return stage_key(parts)[:12]

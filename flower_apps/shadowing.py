@@ -21,6 +21,8 @@ from strategies.base import MethodConfig
 from strategies.registry import METHODS
 
 SHADOWED = ("unlearned", "recovered")
+VERSION = 1
+"""Raised when a change challenges other records, or gives them other scores."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,18 @@ class Shadowing:
             return None
         if case.earlier:
             return _nothing("the shadows forget single requests, not sequences")
+        if self._bench.settings.original:
+            return _nothing("the original is imported: nobody here knows how it was trained, and on which records")
         if sites := self._bench.workshop.refusing("challenge"):
             return _nothing(f"{', '.join(sites)} refuse{'s' if len(sites) == 1 else ''} challenge")
         challenged = self._challenge(case, original, "original")
         if challenged.empty:
             return _nothing("no forgotten record has a held-out one of its class at its site to be compared with")
         references = self._references(case)
-        trained, forgot, failed = self._shadows(case, methods)
+        try:
+            trained, forgot, failed = self._shadows(case, methods)
+        except _Diverged as error:
+            return _nothing(str(error))
         base = Shadows(
             records=tuple(challenged["record"]),
             unlearned=challenged["unlearned"].to_numpy(dtype=bool),
@@ -112,7 +119,7 @@ class Shadowing:
         plain = {
             checkpoint: replace(
                 base,
-                retrained=np.stack([self._phi(case, one, f"reference {n}") for n, one in enumerate(models)]),
+                retrained=self._phi_of(case, models, len(challenged)),
                 seed_gaps=_gaps(gold.checkpoints[checkpoint], models),
             )
             for checkpoint, models in references.items()
@@ -120,7 +127,7 @@ class Shadowing:
         return Shadowed(plain, {key: np.stack(phi) for key, phi in forgot.items() if key not in failed}, failed)
 
     def _references(self, case: Case) -> dict[str, list[Stage]]:
-        """Retrain with other seeds, and give each the recovery rounds."""
+        """Retrain with other seeds, and give each the recovery rounds; those that diverge are left out."""
         models: dict[str, list[Stage]] = {checkpoint: [] for checkpoint in SHADOWED}
         settings = self._bench.settings
         for number in range(self._count):
@@ -128,9 +135,10 @@ class Shadowing:
                 derive_seed(seed, "reference", round_=number) for seed in (settings.train_seed, case.seed)
             )
             retrained = self._stages.retrained(case, train)
-            models["unlearned"].append(retrained)
-            models["recovered"].append(self._stages.recovered(GOLD, retrained, case, None, unlearn))
-        return models
+            if retrained.status == "ok":
+                models["unlearned"].append(retrained)
+                models["recovered"].append(self._stages.recovered(GOLD, retrained, case, None, unlearn))
+        return {checkpoint: [one for one in found if one.status == "ok"] for checkpoint, found in models.items()}
 
     def _shadows(
         self, case: Case, methods: Sequence[str]
@@ -148,6 +156,8 @@ class Shadowing:
             seed = derive_seed(self._bench.settings.train_seed, "shadow", round_=number)
             with self._stages.alone_with_shadow(own, seed):
                 shadow = self._stages.shadow(own, seed, rounds_wanted=replayed)
+                if shadow.status != "ok":
+                    raise _Diverged(f"shadow {number} diverged in training: {shadow.reason}")
                 rounds = partial(self._stages.shadow_rounds, own, seed)
                 models = {name: self._put_through(name, shadow, own, rounds) for name in methods}
                 self._stages.let_shadow_rounds_go(own, seed)
@@ -174,7 +184,12 @@ class Shadowing:
         """Return the shadow's own request: to forget its half of the challenged records and all that is not."""
         text = f"shadow:{number}/{self._count}@{case.plan.text}"
         selection = self._sites.select(text, case.plan.seed)
-        return Case(request_plan(text, case.plan.seed, selection), selection, case.seed)
+        seed = derive_seed(case.seed, "shadow", round_=number)  # what a method draws must not be the target's own
+        return Case(request_plan(text, case.plan.seed, selection), selection, seed)
+
+    def _phi_of(self, case: Case, references: Sequence[Stage], records: int) -> np.ndarray:
+        phi = [self._phi(case, one, f"reference {number}") for number, one in enumerate(references)]
+        return np.stack(phi) if phi else np.zeros((0, records))
 
     def _phi(self, case: Case, stage: Stage, label: str) -> np.ndarray:
         return self._challenge(case, stage, label)["phi"].to_numpy(dtype=np.float64)
@@ -188,9 +203,13 @@ class Shadowing:
             asked = workshop.online.ask("evaluate", "challenge", plan.forget_holders, state=stage.state, config=config)
             return [reply.tables for reply in answered(asked)]
 
-        parts = self._bench.scoring_parts(case, weights=stage.record["sha256"], shadows=self._count)
-        found = workshop.tables("score", f"challenge {label}", parts, ask)["challenge"]
-        return found.sort_values("record", kind="stable", ignore_index=True)
+        about = {"weights": stage.record["sha256"], "challenge": [VERSION, self._count, plan.seed]}
+        found = workshop.tables("score", f"challenge {label}", self._bench.scoring_parts(case, **about), ask)
+        return found["challenge"].sort_values("record", kind="stable", ignore_index=True)
+
+
+class _Diverged(Exception):
+    """A shadow of which nothing can be made."""
 
 
 def _columns(challenged: pd.DataFrame) -> list[str]:
@@ -199,7 +218,11 @@ def _columns(challenged: pd.DataFrame) -> list[str]:
 
 
 def _gaps(gold: Stage | None, references: Sequence[Stage]) -> tuple[float, ...]:
-    return () if gold is None else tuple(l2_distance(gold.state, reference.state) for reference in references)
+    return (
+        ()
+        if gold is None or gold.status != "ok"
+        else tuple(l2_distance(gold.state, reference.state) for reference in references)
+    )
 
 
 def _nothing(reason: str) -> Shadowed:

@@ -152,6 +152,8 @@ class StageStore:
 
     def __init__(self, root: Path, fresh_since: float = 0.0) -> None:
         self.root, self._fresh_since = root, fresh_since
+        for leftover in root.glob("*/.*-????????"):
+            shutil.rmtree(leftover, ignore_errors=True)  # what a killed `_discard` had moved out of sight
 
     def folder(self, kind: str, key: str) -> Path:
         """Return where a stage lies once complete."""

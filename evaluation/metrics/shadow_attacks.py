@@ -17,7 +17,7 @@ import numpy as np
 from evaluation.attacks.calibrated import FEWEST, Band, band_of, calibrated_attack, gold_bands
 from evaluation.attacks.lira import fit_world, lira, log_ratio
 from evaluation.attacks.separation import Attack, unscored
-from evaluation.attacks.ulira import ulira
+from evaluation.attacks.ulira import ulira, ulira_worlds
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence
 from evaluation.metrics.base import Family
@@ -97,9 +97,9 @@ def _reference_scores(shadows: Shadows, attack: str) -> Iterator[Floats]:
         inside, outside = fit_world(shadows.trained, forgotten), fit_world(shadows.trained, ~forgotten)
         yield from (log_ratio(one, inside, outside) for one in references)
     elif shadows.forgot is not None and len(references) >= FEWEST:
-        inside = fit_world(shadows.forgot, forgotten)
         for number, one in enumerate(references):
-            yield log_ratio(one, inside, fit_world(np.delete(references, number, axis=0)))
+            others = np.delete(references, number, axis=0)
+            yield log_ratio(one, *ulira_worlds(shadows.forgot, forgotten, others))
 
 
 def _missing(evidence: Evidence, shadows: Shadows, attack: str) -> Value | None:
@@ -108,6 +108,8 @@ def _missing(evidence: Evidence, shadows: Shadows, attack: str) -> Value | None:
         return not_applicable(shadows.reason)
     if evidence.problem:
         return undefined(evidence.problem)
+    if attack != "lira" and not len(shadows.retrained):
+        return undefined("every reference diverged")
     if attack == "ulira" and shadows.forgot is None:
         if evidence.model.method == "retrain":
             return not_applicable("gold unlearned nothing; its band is that of retrained models")

@@ -94,11 +94,11 @@ def test_the_stop_by_validation_ends_after_the_epoch_in_which_the_metric_fell(
 ) -> None:
     site = make_site(holdout=40)
     good = trained(site, initial())
-    assert holdout_metric(site, good) > 0.6
+    assert holdout_metric(site, site.holdout.indices, good) > 0.6
     steps = ascended(site, good, rho=50.0, lr=0.5)[0].metrics["num-batches"]
     stopped, state = ascended(site, good, rho=50.0, lr=0.5, early_stop="val", min_val=0.9)
     assert stopped.metrics["num-batches"] < steps and stopped.metrics["num-batches"] % (steps // 4) == 0
-    assert holdout_metric(site, state) < 0.9 * holdout_metric(site, good)
+    assert holdout_metric(site, site.holdout.indices, state) < 0.9 * holdout_metric(site, site.holdout.indices, good)
     lenient, _ = ascended(site, good, rho=50.0, lr=0.5, early_stop="val", min_val=0.0)
     assert lenient.metrics["num-batches"] == steps
 
@@ -106,7 +106,7 @@ def test_the_stop_by_validation_ends_after_the_epoch_in_which_the_metric_fell(
 def test_the_stop_by_validation_compares_with_the_original(make_site: MakeSite, initial: Initial) -> None:
     site = make_site(holdout=40)
     good, poor = trained(site, initial()), initial()
-    assert holdout_metric(site, poor) < 0.9 * holdout_metric(site, good)
+    assert holdout_metric(site, site.holdout.indices, poor) < 0.9 * holdout_metric(site, site.holdout.indices, good)
     reply, _ = ascended(site, poor, {"original": good}, rho=0.0, early_stop="val", min_val=0.9)
     assert reply.metrics["examples"] == reply.metrics["num-forget"], "one epoch"
     reply, _ = ascended(site, poor, rho=0.0, early_stop="val", min_val=0.9)
@@ -116,12 +116,14 @@ def test_the_stop_by_validation_compares_with_the_original(make_site: MakeSite, 
 def test_the_held_out_metric_is_the_scorecards(make_site: MakeSite, initial: Initial) -> None:
     site, state = make_site(holdout=40, model="resnet18", precision="bf16-mixed"), initial("resnet18")
     table = score_records(site, state)["scorecard"]
-    assert holdout_metric(site, state) == pytest.approx(float(table[table["split"] == "holdout"]["metric"].mean()))
+    assert holdout_metric(site, site.holdout.indices, state) == pytest.approx(
+        float(table[table["split"] == "holdout"]["metric"].mean())
+    )
 
 
 def test_without_held_out_records_validation_never_stops(make_site: MakeSite, initial: Initial) -> None:
     site = make_site(holdout=0)
-    assert math.isnan(holdout_metric(site, initial()))
+    assert math.isnan(holdout_metric(site, site.holdout.indices, initial()))
     reply, _ = ascended(site, initial(), early_stop="val", min_val=1.0)
     assert reply.metrics["examples"] == 4 * reply.metrics["num-forget"]
 
@@ -134,7 +136,7 @@ def test_where_lower_is_better_it_ends_when_the_metric_rose(
     values = iter([2.0, 3.9, 4.1])
     monkeypatch.setattr("clients.pga.holdout_metric", lambda *_: next(values))
     monkeypatch.setattr(type(site.worker.task), "higher_is_better", False)
-    fallen = fallen_metric(site, initial(), 0.5)
+    fallen = fallen_metric(site, site.holdout.indices, initial(), 0.5)
     assert [fallen(1), fallen(2)] == [False, True]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from evaluation.curves import read_curves
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import site_settings
 from partitions.errors import BadInput
+from partitions.seeds import derive_seed
+from strategies.plans import Outcome
+from strategies.rounds import RecordedRounds
+from unlearning.state import State
 
 SHADOWS = 4
 CHANGES: dict[str, Any] = {"shadows": SHADOWS, "methods": "federaser,fedquit", "alpha": 10.0, "holdout": 0.4}
@@ -170,3 +175,82 @@ def test_a_sequence_says_why_it_has_no_shadows(tmp_path: Path, done: tuple[Path,
     assert len(last)
     assert set(last["status"]) == {"not_applicable"}
     assert last["reason"].str.contains("sequence").all()
+
+
+def diverging(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    """Let the trainings whose label begins so end as diverged, at their first state."""
+    real = RecordedRounds.run_rounds
+
+    def run_rounds(self: RecordedRounds, state: State, rounds: int) -> Outcome:
+        if self.label.startswith(which):
+            return Outcome(state, "diverged", "the loss of step 1 is nan")
+        return real(self, state, rounds)
+
+    monkeypatch.setattr(RecordedRounds, "run_rounds", run_rounds)
+
+
+def fresh(done: tuple[Path, Path, Any], tmp_path: Path) -> Path:
+    """Return a home with the data and no stages."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "data").symlink_to(done[0] / "data")
+    return tmp_path / "home"
+
+
+def test_a_shadow_that_diverges_costs_the_attacks_and_nothing_else(
+    done: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverging(monkeypatch, "shadow:1/4@")
+    run_group(shadowed(methods="not", shadows=4, rounds=1, recovery_rounds=1), fresh(done, tmp_path), tmp_path / "run")
+    table = results(tmp_path / "run")
+    attacks = table[table["metric"] == "lira_auc"]
+    assert set(attacks["status"]) == {"not_applicable"}
+    assert attacks["reason"].str.contains("shadow 1 diverged in training: the loss of step 1 is nan").all()
+    assert (table[table["metric"] == "forget_accuracy"]["status"] == "ok").all()
+
+
+def test_a_reference_that_diverges_is_left_out(
+    done: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = derive_seed(0, "reference", round_=2)
+    diverging(monkeypatch, f"retrain client:site-1, seed {seed}")
+    run_group(shadowed(methods="not", rounds=1, recovery_rounds=1), fresh(done, tmp_path), tmp_path / "run")
+    table = results(tmp_path / "run")
+    assert (table[table["metric"] == "calibrated_auc_band_low"]["n"].astype(float) == SHADOWS - 1).all()
+
+
+def test_another_request_seed_challenges_other_records_whatever_is_cached(
+    done: tuple[Path, Path, Any], tmp_path: Path
+) -> None:
+    settings = shadowed(methods="not", request_seed=7, rounds=1, recovery_rounds=1)
+    home = fresh(done, tmp_path)
+    run_group(shadowed(methods="not", rounds=1, recovery_rounds=1), home, tmp_path / "before")
+    run_group(settings, home, tmp_path / "shared")
+    (tmp_path / "alone").mkdir()
+    run_group(settings, fresh(done, tmp_path / "alone"), tmp_path / "alone" / "run")
+    shared, alone = (pd.read_csv(out / "results.csv") for out in (tmp_path / "shared", tmp_path / "alone" / "run"))
+    timed = shared["metric"].str.contains("seconds|speedup")
+    pd.testing.assert_frame_equal(shared[~timed], alone[~timed])
+
+
+def test_a_thinned_history_is_another_result_for_the_shadows_too(done: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    home = fresh(done, tmp_path)
+    settings: dict[str, Any] = {"methods": "federaser", "shadows": 2, "recovery_rounds": 1}
+    run_group(shadowed(**settings), home, tmp_path / "whole")
+    known = len(list((home / "stages" / "unlearn").iterdir()))
+    run_group(shadowed(**settings, history_every=3), home, tmp_path / "thinned")
+    added = len(list((home / "stages" / "unlearn").iterdir())) - known
+    assert added == 1 + 1 + 2, "the target's own, the control's from another original's key, and each shadow's"
+
+
+def test_an_imported_original_says_why_it_has_no_shadows(done: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    model = next((done[0] / "stages" / "train").glob("*/model.safetensors"))
+    run_group(shadowed(methods="not", original=str(model)), done[0], tmp_path)
+    table = results(tmp_path)
+    assert table[table["metric"] == "ulira_auc"]["reason"].str.contains("imported").all()
+
+
+def test_what_a_method_draws_at_random_in_a_shadow_is_not_the_targets(done: tuple[Path, Path, Any]) -> None:
+    parts = [json.loads(p.read_text())["parts"] for p in (done[0] / "stages" / "unlearn").glob("*/stage.json")]
+    seeds = Counter(one["unlearn-seed"] for one in parts if one["method"] == "fedquit")
+    assert seeds.pop(0) == 1
+    assert len(seeds) == SHADOWS
