@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evaluation.attacks.lira import Location, World, fit_world, log_ratio, unusable
+from evaluation.attacks.lira import Location, fit_world, log_ratio, unusable
 from evaluation.attacks.separation import Attack, judge, unscored
 
 
@@ -20,6 +20,7 @@ def ulira(
     unlearned: ArrayLike,
     *,
     location: Location = "median",
+    shrink: bool = True,
     clients: ArrayLike | None = None,
     seed: int = 0,
 ) -> Attack:
@@ -41,6 +42,8 @@ def ulira(
         Whether the target run unlearned the record; otherwise it is a holdout record the run never trained on.
     location : {"median", "mean"}
         Centre of a record's phi.
+    shrink : bool
+        See `evaluation.attacks.lira.fit_world`.
     clients : array_like of str, shape (n,), optional
         Client of each record, to be given for client requests: the bootstrap then resamples clients, and with fewer
         than two on a side there is no interval.
@@ -59,17 +62,6 @@ def ulira(
     missing = unusable(target, unlearned=(unlearned_phi, forgotten), retrained=(retrained_phi, None))
     if missing is not None:
         return unscored(target.shape[-1], missing)
-    scores = log_ratio(target, *ulira_worlds(unlearned_phi, forgotten, retrained_phi, location=location))
-    return judge(scores, unlearned, clients=clients, seed=seed)
-
-
-def ulira_worlds(
-    unlearned_phi: ArrayLike, forgotten: ArrayLike, retrained_phi: ArrayLike, *, location: Location = "median"
-) -> tuple[World, World]:
-    """Return the worlds of a record that was unlearned, and of one never seen; arguments as of `ulira`.
-
-    Up to 31 models share one variance: with eight references a model would otherwise be attacked by another estimator
-    than each of them in its place, with seven left, and the band would not be that of the attack.
-    """
-    inside = fit_world(unlearned_phi, forgotten, location=location, shrink=False)
-    return inside, fit_world(retrained_phi, location=location, shrink=False)
+    inside = fit_world(unlearned_phi, forgotten, location=location, shrink=shrink)
+    outside = fit_world(retrained_phi, location=location, shrink=shrink)
+    return judge(log_ratio(target, inside, outside), unlearned, clients=clients, seed=seed)

@@ -17,7 +17,7 @@ import numpy as np
 from evaluation.attacks.calibrated import FEWEST, Band, band_of, calibrated_attack, gold_bands
 from evaluation.attacks.lira import fit_world, lira, log_ratio
 from evaluation.attacks.separation import Attack, unscored
-from evaluation.attacks.ulira import ulira, ulira_worlds
+from evaluation.attacks.ulira import ulira
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence
 from evaluation.metrics.base import Family
@@ -77,6 +77,8 @@ def assault(evidence: Evidence, attack: str) -> Assault:
         made = lira(target, shadows.trained, shadows.forgotten, shadows.unlearned, **about)
     else:
         assert shadows.forgot is not None, "said above to be missing"
+        # pooled variances: each reference has one fewer to be compared with, which must not be another estimator
+        about["shrink"] = False
         made = ulira(target, shadows.forgot, shadows.forgotten, shadows.retrained, shadows.unlearned, **about)
     if made.separation.auc.status in ("undefined", "not_applicable"):
         return Assault(made, _no_band(made.separation.auc.reason))
@@ -97,9 +99,10 @@ def _reference_scores(shadows: Shadows, attack: str) -> Iterator[Floats]:
         inside, outside = fit_world(shadows.trained, forgotten), fit_world(shadows.trained, ~forgotten)
         yield from (log_ratio(one, inside, outside) for one in references)
     elif shadows.forgot is not None and len(references) >= FEWEST:
+        inside = fit_world(shadows.forgot, forgotten, shrink=False)
         for number, one in enumerate(references):
             others = np.delete(references, number, axis=0)
-            yield log_ratio(one, *ulira_worlds(shadows.forgot, forgotten, others))
+            yield log_ratio(one, inside, fit_world(others, shrink=False))
 
 
 def _missing(evidence: Evidence, shadows: Shadows, attack: str) -> Value | None:
