@@ -206,6 +206,7 @@ def _attacks(labels: Row, rows: list[Row]) -> Table:
     lines = [
         "In brackets: where retrained models of other seeds lie, attacked in its place.",
         f"{TOLD_APART} outside: it can be told from a retrained one. Far below is a leak as well.",
+        "One comparison in twenty lands outside by chance.",
         "mean z above 0: memory is left; below 0: more is gone than retraining forgets.",
         *list(reasons)[:6],
     ]

@@ -157,6 +157,7 @@ def _notes(section: Section) -> list[str]:
     lines = [
         "An AUC inside the band is what retraining itself gives under another seed; below the band more was forgotten "
         "than retraining forgets, which gives a record away as well.",
+        "The band is a 95 % one: of twenty comparisons one lands outside by chance.",
         "An attack on a trained model bounds what leaks from below: a better attacker may find more.",
     ]
     if any(row["method"] == ORIGINAL for row in section.rows):
