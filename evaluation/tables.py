@@ -191,8 +191,9 @@ def _attacks(labels: Row, rows: list[Row]) -> Table:
     for title, _ in ATTACKS.values():
         table.add_column(f"{title} AUC", no_wrap=True)
     table.add_column("mean z", justify="right", no_wrap=True)
-    previous, reasons = "trained", dict[str, None]()
-    for row in _attacked(rows):
+    previous, reasons = "trained", dict[str, list[str]]()
+    attacked = _attacked(rows)
+    for row in attacked:
         if row["checkpoint"] != previous:
             table.add_section()
             table.add_row(Text(str(row["checkpoint"]), style="italic"))
@@ -202,16 +203,33 @@ def _attacks(labels: Row, rows: list[Row]) -> Table:
         table.add_row(_name(row, False), *cells, MISSING if z is None else f"{z:+.2f}", style=_style(row))
         for title, name in ATTACKS.values():
             if mean(row, name) is None and (reason := row["metrics"].get(name, {}).get("reason")):
-                reasons[f"{title}, {_name(row, False)}: {reason}"] = None
-    lines = [
-        "In brackets: where retrained models of other seeds lie, attacked in its place.",
-        f"{TOLD_APART} outside: it can be told from a retrained one. Far below is a leak as well.",
-        "One comparison in twenty lands outside by chance.",
-        "mean z above 0: memory is left; below 0: more is gone than retraining forgets.",
-        *list(reasons)[:6],
-    ]
-    table.caption = Text("\n".join(lines), style="dim")
+                reasons.setdefault(f"{title}: {reason}", []).append(_name(row, False))
+    table.caption = Text("\n".join([*_on_bands(attacked), *_why(reasons, len(attacked))]), style="dim")
     return table
+
+
+def _on_bands(rows: list[Row]) -> list[str]:
+    """Say how to read gold's band, or why there is none to read."""
+    z = "mean z above 0: memory is left; below 0: more is gone than retraining forgets."
+    if any(mean(row, f"{attack}_auc_band_low") is not None for row in rows for attack in ATTACKS):
+        return [
+            "In brackets: where retrained models of other seeds lie, attacked in its place.",
+            f"{TOLD_APART} outside: it can be told from a retrained one. Far below is a leak as well.",
+            "One comparison in twenty lands outside by chance.",
+            z,
+        ]
+    found = [row["metrics"].get("calibrated_distinguishable", {}).get("reason") for row in rows]
+    why = next((reason for reason in found if reason), "no references")
+    return [f"No band of retrained models ({why}): nothing can be concluded from these.", z]
+
+
+def _why(reasons: dict[str, list[str]], models: int) -> list[str]:
+    """Say why numbers are missing, each reason once with the models it is about."""
+    lines = []
+    for reason, names in reasons.items():
+        who = list(dict.fromkeys(names))
+        lines.append(f"{reason}" + ("" if len(names) == models else f" ({', '.join(who)})"))
+    return lines
 
 
 def _attack(row: Row, attack: str, name: str) -> Text:
@@ -388,20 +406,38 @@ def records_note(labels: Row, rows: list[Row], metric: str) -> str:
 
 
 def verdicts(rows: list[Row], metric: str) -> list[str]:
-    """Say what the table cannot tell: where the original itself is no further from gold than chance would have it."""
-    original = next((row for row in rows if row["method"] == "original"), None)
-    names = {f"delta_forget_{metric}": f"forget {metric}", "delta_population_mia_auc": "MIA AUC"}
-    blind = [
-        title
-        for name, title in names.items()
-        if original is not None
-        and (ends := original["metrics"].get(name, {}).get("interval")) is not None
-        and ends[0] <= 0 <= ends[1]
-    ]
-    if not blind:
-        return []
-    judge = "they judge" if len(blind) > 1 else "it judges"
-    return [f"By {' and '.join(blind)} the original cannot be told from {GOLD}: {judge} no method."]
+    """Say what the table cannot tell: where doing nothing is no further from gold than chance would have it.
+
+    Before recovery that is the original, after it recovery alone.
+    """
+    found = []
+    for method, checkpoint, who in (
+        ("original", "trained", "the original"),
+        ("fine-tuning", "recovered", "after recovery fine-tuning"),
+    ):
+        control = next((row for row in rows if (row["method"], row["checkpoint"]) == (method, checkpoint)), None)
+        names = {f"delta_forget_{metric}": f"forget {metric}", "delta_population_mia_auc": "MIA AUC"}
+        blind = [
+            title
+            for name, title in names.items()
+            if control is not None
+            and (ends := control["metrics"].get(name, {}).get("interval")) is not None
+            and ends[0] <= 0 <= ends[1]
+        ]
+        if blind:
+            judge = "they judge" if len(blind) > 1 else "it judges"
+            found.append(f"By {' and '.join(blind)} {who} cannot be told from {GOLD}: {judge} no method.")
+    return found
+
+
+FURTHER = {"feature_": "features", "relearn_": "relearning", "backdoor_": "the backdoor"}
+
+
+def _further(rows: list[Row]) -> list[str]:
+    """Name what was measured beyond this table, and where it is."""
+    names = {name for row in rows for name in row["metrics"]}
+    found = [title for lead, title in FURTHER.items() if any(name.startswith(lead) for name in names)]
+    return [f"Also measured: {', '.join(found)}; see `lethe report` and results.csv."] if found else []
 
 
 def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str]) -> Text:
@@ -414,6 +450,7 @@ def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str])
         f"time, speedup: of the unlearning step, over retraining ({GOLD}); recovered: with its recovery rounds.",
         "status ok: it ran to its end, which is no judgement of the model.",
         *verdicts(rows, metric),
+        *_further(rows),
     ]
     if any(row["method"] == "fine-tuning" for row in rows):
         lines.append("fine-tuning: recovery alone, with no unlearning step; what every method has to beat.")

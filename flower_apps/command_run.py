@@ -171,6 +171,7 @@ def _write_up(out: Path) -> None:
     from evaluation.report.write import REPORT, write_report  # matplotlib takes a second
 
     target = out / REPORT
+    print("writing the report", file=sys.stderr)
     shutil.rmtree(target, ignore_errors=True)
     write_report(out, target)
     print(f"report: {target / 'report.html'}", file=sys.stderr)

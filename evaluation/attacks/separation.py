@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from evaluation.metrics.intervals import Floats
 from evaluation.metrics.roc import balanced_accuracy, leakage, leakage_size, rare_tpr, roc_auc, tpr_at_fpr
-from evaluation.metrics.value import Value
+from evaluation.metrics.value import Value, undefined
 
 MINIMUM = 10
 """Positives below which every number is underpowered (METRICS 1.5)."""
@@ -100,6 +100,8 @@ def judge(scores: ArrayLike, positive: ArrayLike, *, clients: ArrayLike | None =
     scored = ~np.isnan(values)
     pos, neg = scored & members, scored & ~members
     owners = None if clients is None else (np.asarray(clients)[pos], np.asarray(clients)[neg])
+    if values.size and not scored.any():
+        return unscored(values.size, undefined(f"{values.size} records, and too few models to compare any with"))
     found = _separate(values[pos], values[neg], owners, seed)
     dropped = int((~scored).sum())
     if dropped:

@@ -99,8 +99,11 @@ def stratified_mean(
         share[label] * _resampled_means(group, seed, index, resamples)
         for index, (label, group) in enumerate(groups.items())
     )
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return Value(mean, int(x.size), float(low), float(high))
+    low, high = (float(end) for end in np.quantile(draws, (0.025, 0.975)))
+    if low == high and weights is None and np.isin(x, (0.0, 1.0)).all():
+        # right or wrong with every record of a class, as a collapsed model is: resampling within classes sees no spread
+        low, high = wilson(int(x.sum()), int(x.size))
+    return Value(mean, int(x.size), low, high)
 
 
 def auc_interval(positive: Floats, negative: Floats, *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:

@@ -111,6 +111,8 @@ def _missing(evidence: Evidence, shadows: Shadows, attack: str) -> Value | None:
         return not_applicable(shadows.reason)
     if evidence.problem:
         return undefined(evidence.problem)
+    if attack != "calibrated" and len(shadows.forgotten) < 4:
+        return undefined(f"{len(shadows.forgotten)} shadows: 4 are needed, so that two know a record and two do not")
     if attack != "lira" and not len(shadows.retrained):
         return undefined("every reference diverged")
     if attack == "ulira" and shadows.forgot is None:

@@ -98,7 +98,9 @@ def _pair(pair: Pair, names: tuple[str, str]) -> str:
     parts: list[str] = []
     for checkpoint, after in AFTER.items():
         models = [
-            (one, two) for one, two in pair.models if one["checkpoint"] == checkpoint or one["method"] == ORIGINAL
+            (one, two)
+            for one, two in pair.models
+            if one["checkpoint"] == checkpoint or (one["method"] == ORIGINAL and checkpoint == "unlearned")
         ]
         if models:
             parts += [f"<h3>{after.capitalize()}</h3>", _table(pair, checkpoint, models, names)]

@@ -22,9 +22,11 @@ class Together:
     def runs(self) -> list[RunInfo]:
         """Return all runs, newest first."""
         found: dict[str, RunInfo] = {}
+        told: set[tuple[str, float]] = set()
         for source in self._sources:
-            for run in source.runs():
-                found.setdefault(run.id, run)
+            new = [run for run in source.runs() if run.id not in found and (run.name, run.created) not in told]
+            found |= {run.id: run for run in new}
+            told |= {(run.name, run.created) for run in new}  # a run that was posted, and whose folder is here as well
         return sorted(
             found.values(), key=lambda run: -math.inf if math.isnan(run.created) else run.created, reverse=True
         )

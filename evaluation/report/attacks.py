@@ -50,7 +50,7 @@ KNOWS = (
 OUTSIDE, INSIDE = "distinguishable from gold", "inside gold's band"
 COLUMNS = [
     *("model", "method", "status", "attack", "name", "auc", "auc_std", "ci_low", "ci_high", "tpr_at_1pct_fpr"),
-    *("band_low", "band_high", "verdict", "underpowered"),
+    *("band_low", "band_high", "verdict", "underpowered", "tpr_underpowered"),
 ]
 
 
@@ -62,7 +62,7 @@ def attacked(section: Section, checkpoint: str) -> pd.DataFrame:
     DataFrame
         One row an attack and model, in the order of `ATTACKS`: model, method, status, attack, name, auc with its
         deviation over seeds and its interval, tpr_at_1pct_fpr, the band of gold's AUC, the verdict in words, and
-        whether the AUC is underpowered.
+        whether the AUC and the true-positive rate are underpowered.
         No row for an attack that was not made.
     """
     rows = section.at(checkpoint)
@@ -83,7 +83,10 @@ def attack_grid(section: Section, checkpoint: str) -> Grid | None:
     columns = [
         Column("attack", KNOWS, words=True),
         Column("AUC", "chance to tell a forgotten record from one never seen; 95 % interval, or deviation over seeds"),
-        Column("TPR at 1 % FPR", "share of forgotten records found when 1 % of the others are taken for such"),
+        Column(
+            "TPR at 1 % FPR",
+            "share of forgotten records found when 1 % of the others are taken for such; *: too few to say",
+        ),
         Column("gold's band", "where the AUC of one more retrained model would lie, 95 %"),
         Column("verdict", "whether the model's AUC is outside that band", words=True),
     ]
@@ -104,6 +107,7 @@ def _attacked(section: Section, row: Row, attack: Attack) -> dict[str, object]:
     low, high = interval(row, area)
     of_row = section.results_of(row)
     statuses = of_row.loc[of_row["metric"] == area, "status"]
+    rates = of_row.loc[of_row["metric"] == f"{stem}_tpr_at_1pct_fpr", "status"]
     return {
         "model": section.name(row),
         "method": row["method"],
@@ -119,6 +123,7 @@ def _attacked(section: Section, row: Row, attack: Attack) -> dict[str, object]:
         "band_high": number(row, f"{stem}_auc_band_high"),
         "verdict": _verdict(row, stem),
         "underpowered": bool((statuses == "underpowered").any()),
+        "tpr_underpowered": bool((rates == "underpowered").any()),
     }
 
 
@@ -144,10 +149,11 @@ def _cells(one: Any) -> list[Cell]:
     band = "" if math.isnan(one.band_low) else f"[{one.band_low:.2f}, {one.band_high:.2f}]"
     tpr = one.tpr_at_1pct_fpr
     fault = "" if one.status == "ok" else f" ({one.status})"
+    few = "*" if one.tpr_underpowered else ""
     return [
         Cell(Number(one.attack)),
         Cell(Number(shown, None if math.isnan(one.auc) else one.auc)),
-        Cell(Number("") if math.isnan(tpr) else Number(f"{tpr:.2f}", tpr)),
+        Cell(Number("") if math.isnan(tpr) else Number(f"{tpr:.2f}{few}", tpr)),
         Cell(Number(band)),
         Cell(Number(one.verdict + fault)),
     ]

@@ -11,6 +11,7 @@ from evaluation.report import figures
 from evaluation.report.attacks import attack_grid
 from evaluation.report.beside_published import published_grid
 from evaluation.report.drawing import Plot
+from evaluation.report.further import further_grid
 from evaluation.report.grid import Grid, distances
 from evaluation.report.judgements import difficulty_grid, spread_grid, verdict
 from evaluation.report.palette import Look, looks
@@ -70,6 +71,7 @@ def chapter_of(section: Section, look: Mapping[str, Look]) -> Chapter:
     """Gather all that is told of a request; a table without a line is left out."""
     further = {
         "Membership attacks": [attack_grid(section, point) for point in AFTER],
+        "Features, relearning, backdoor": [further_grid(section, point) for point in AFTER],
         "Spread over seeds": [spread_grid(section, point) for point in AFTER],
         "Beside the published numbers": [published_grid(section)],
     }

@@ -30,7 +30,7 @@ from evaluation.report.durability import backdoor, relearning
 from evaluation.report.features import embedding
 from evaluation.report.grid import signed
 from evaluation.report.palette import INK, Look
-from evaluation.report.sections import AFTER, GOLD, KL, ORIGINAL, Section
+from evaluation.report.sections import AFTER, CONTROL, GOLD, KL, ORIGINAL, Section
 from evaluation.report.site_figures import held_out
 from evaluation.tables import short
 
@@ -140,7 +140,8 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
     """Draw how far from gold a model ends against the records the sites processed for it."""
     columns = {"examples": "client_examples", "l2": "retrain_gap_l2", "kl_forget": KL}
     data = frame_of(section, checkpoint, columns)
-    gold, original = (data[data["method"] == name] for name in (GOLD, ORIGINAL))
+    idle, what = (ORIGINAL, "doing nothing") if checkpoint == "unlearned" else (CONTROL, "recovery alone")
+    gold, nothing = (data[data["method"] == name] for name in (GOLD, idle))
     models = data[~data["method"].isin((GOLD, ORIGINAL))].dropna(subset=["examples"])
     models = models.dropna(how="all", subset=["l2", "kl_forget"])
     if models.empty:
@@ -154,16 +155,16 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
             points(axes, found, "examples", column, looks)
             for _, row in gold.iterrows():
                 axes.axvline(row["examples"], color=INK, linewidth=0.9, linestyle=":")
-            for _, row in original.dropna(subset=[column]).iterrows():
+            for _, row in nothing.dropna(subset=[column]).iterrows():
                 axes.axhline(row[column], color=INK, linewidth=0.9, linestyle="--")
-            log_axis(axes, "y", [*found[column], *original[column].dropna()])
+            log_axis(axes, "y", [*found[column], *nothing[column].dropna()])
             log_axis(axes, "x", [*found["examples"], *gold["examples"].dropna()])
             axes.set_ylabel(label)
         panels[-1].set_xlabel("records processed at the sites (a record counts once an epoch; logarithmic)")
         lines: dict[Literal[":", "--"], str]
         lines = {
             ":": f"{GOLD}: records it takes",
-            "--": "original: distance of doing nothing",
+            "--": f"{idle}: distance of {what}",
         }
         handles = [Line2D([], [], color=INK, linestyle=style, label=label) for style, label in lines.items()]
         legend(figure, models, looks, handles)
@@ -177,7 +178,7 @@ def cost(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Plot |
         f"{section.slug}-{checkpoint}-cost",
         f"What closeness costs, {AFTER[checkpoint]}",
         f"Low is near gold, left is cheap. Right of the dotted line a method costs more than {GOLD}; above the dashed "
-        "line it ends further from gold than the original, that is than doing nothing. Hollow marks did not end ok.",
+        f"line it ends further from gold than {idle}, that is than {what}. Hollow marks did not end ok.",
         " ".join(words),
         models,
         draw,

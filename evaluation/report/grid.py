@@ -130,6 +130,4 @@ def _notes(section: Section, total: bool) -> list[str]:
         f"{where[0].upper()}{where[1:]}; in brackets the difference from {GOLD}.",
         *(line.replace("★", GOLD) for line in verdicts(section.rows, section.metric)),
     ]
-    if total and any(row["method"] == ORIGINAL for row in section.rows):
-        lines.append(f"{ORIGINAL} is read against {GOLD} before recovery: it has none.")
     return [*lines, spread if section.seeds > 1 else "One seed: small differences say nothing."]

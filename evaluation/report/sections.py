@@ -79,12 +79,13 @@ class Section:
         return max(int(row["seeds"]) for row in self.rows)
 
     def at(self, checkpoint: str) -> list[Row]:
-        """Return the models of a checkpoint, gold among them, led by the original; those that do not apply left out."""
-        return [
-            row
-            for row in self.rows
-            if row["status"] != UNFIT and (row["method"] == ORIGINAL or row["checkpoint"] == checkpoint)
-        ]
+        """Return the models of a checkpoint, gold among them; those that do not apply left out.
+
+        The original leads before recovery. After it, the model that does nothing is recovery alone: the original has
+        had none, and is not read against a gold that has.
+        """
+        own = {checkpoint, "trained"} if checkpoint == "unlearned" else {checkpoint}
+        return [row for row in self.rows if row["status"] != UNFIT and row["checkpoint"] in own]
 
     def gold(self, checkpoint: str) -> Row | None:
         """Return the retrained model of a checkpoint."""

@@ -45,9 +45,18 @@ def test_the_normal_limit_for_many_records_has_the_bootstraps_width(monkeypatch:
 
 
 def test_strata_narrow_the_interval_when_they_explain_the_values() -> None:
-    values = np.concatenate((np.zeros(50), np.ones(50)))
-    assert stratified_mean(values, values).ci_high == 0.5
-    assert stratified_mean(values).ci_high > 0.55
+    values = np.concatenate((np.zeros(50), np.full(50, 2.0)))
+    assert stratified_mean(values, values).ci_high == 1.0
+    assert stratified_mean(values).ci_high > 1.1
+
+
+@pytest.mark.parametrize("hits", [0, 50, 100])
+def test_a_model_that_is_right_on_some_classes_and_wrong_on_all_others_has_an_interval(hits: int) -> None:
+    values = np.repeat((1.0, 0.0), (hits, 100 - hits))
+    found = stratified_mean(values, values)
+    assert found.value == hits / 100
+    assert (found.ci_low, found.ci_high) == wilson(hits, 100)
+    assert found.ci_low < found.ci_high
 
 
 def test_order_of_records_changes_nothing_at_all() -> None:

@@ -181,7 +181,8 @@ def test_a_model_that_diverged_is_named_so_in_its_panel(section: Section) -> Non
     assert plot.data.set_index("model").loc["ga", "status"].iloc[0] == "diverged"
 
 
-def test_the_original_is_shown_at_both_checkpoints(section: Section) -> None:
-    data = attacked(section, "recovered")
-    assert "original" in set(data["model"])
-    assert not math.isnan(data.loc[data["model"] == "original", "auc"].iloc[0])
+def test_the_original_is_read_against_gold_before_recovery_alone(section: Section) -> None:
+    before, after = attacked(section, "unlearned"), attacked(section, "recovered")
+    assert not math.isnan(before.loc[before["model"] == "original", "auc"].iloc[0])
+    assert "original" not in set(after["model"])
+    assert "fine-tuning" in set(after["model"])
