@@ -18,6 +18,7 @@ from rich.text import Text
 
 from evaluation.catalogue import declared
 from evaluation.difficulty import separability, unseparable
+from evaluation.files import is_file
 from evaluation.results import FILE, SEEDS, read_results
 from evaluation.runs import find_run
 from evaluation.spread import spread
@@ -178,7 +179,7 @@ def read_runs(runs: Sequence[Path | str], home: Path | str | None = None) -> pd.
     frames = []
     for run in runs:
         path = Path(run).expanduser()
-        found = path if path.is_file() or (path / FILE).is_file() else find_run(run, home)
+        found = path if is_file(path) or is_file(path / FILE) else find_run(run, home)
         frames.append(read_results(found))
     return _merged(pd.concat(frames, ignore_index=True)).drop_duplicates(list(SAME_ROW), keep="last", ignore_index=True)
 

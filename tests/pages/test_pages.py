@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from evaluation.pages.together import Together
 from evaluation.report.drawing import Plot
 from evaluation.runs import Run
 from evaluation.service.sources import RunInfo
+from flower_apps.cli import main
 from partitions.errors import BadInput
 
 FIRST, SECOND = "20261201-first", "20261202-second"
@@ -434,3 +435,52 @@ def test_text_has_a_contrast_of_seven_to_one(scheme: int, ink: str, ground: str)
     colours = dict(re.findall(r"--(\w+): (#\w+)", SHEET.split(":root {")[scheme + 1].split("}")[0]))
     dark, light = sorted((luminance(colours[ink]), luminance(colours[ground])))
     assert (light + 0.05) / (dark + 0.05) >= 7
+
+
+def test_a_run_that_may_not_be_read_is_listed_as_damaged_and_hides_no_other(
+    tmp_path: Path, forbid: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "mine", methods=("retrain",))
+    theirs = make_run(tmp_path, "theirs", methods=("retrain",), created=1.8e9)
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    forbid(theirs)
+    assert {run.name: run.status for run in FolderRuns(tmp_path).runs()} == {"mine": "done", "theirs": "damaged"}
+    assert client.get("/").status_code == client.get("/run/mine").status_code == 200
+    for page in ("/run/theirs", "/run/theirs/paper", "/run/theirs/results.csv", "/compare?run=mine&run=theirs"):
+        answer = client.get(page)
+        assert (answer.status_code, str(tmp_path) in answer.text) == (409, False)
+        assert "see that you may read it" in answer.text
+    for command in (["report", "theirs"], ["report", str(theirs)], ["rank", "theirs"], ["rank", str(theirs)]):
+        assert main([*command, "--home", str(tmp_path)]) == 2
+        assert "Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["results.csv", "curves.csv"])
+def test_a_table_that_may_not_be_read_is_a_page_that_says_so(
+    tmp_path: Path, forbid: Callable[[Path], None], name: str
+) -> None:
+    run = make_run(tmp_path, "one", methods=("retrain",))
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    forbid(run / name)
+    assert client.get("/").status_code == 200
+    assert client.get("/run/one").status_code == 409
+    assert main(["report", "one", "--home", str(tmp_path)]) == 2
+    assert main(["rank", "one", "--home", str(tmp_path)]) == (2 if name == "results.csv" else 0)
+
+
+@pytest.mark.parametrize("created", ["1e300", "-1e18", "Infinity", "1" + "0" * 400, '"yesterday"', "[" * 200_000])
+def test_one_damaged_record_leaves_the_list_of_runs_whole(tmp_path: Path, created: str) -> None:
+    make_run(tmp_path, "good", methods=("retrain",))
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "run.json").write_text(f'{{"created": {created}, "cells": []}}')
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    text = client.get("/").text
+    assert "damaged: its record cannot be read" in text
+    assert "good" in text
+    assert client.get("/run/bad").status_code == 409
