@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from made_runs import HOSTILE, PLACES, make_run
 
@@ -484,3 +485,52 @@ def test_one_damaged_record_leaves_the_list_of_runs_whole(tmp_path: Path, create
     assert "damaged: its record cannot be read" in text
     assert "good" in text
     assert client.get("/run/bad").status_code == 409
+
+
+def test_every_page_and_file_answers_head_as_get_does(client: TestClient) -> None:
+    for path in ("/", "/about", f"/run/{FIRST}", f"/run/{FIRST}/results.csv", "/style.css", "/run/none"):
+        head, get = client.head(path), client.get(path)
+        assert head.status_code == get.status_code
+        assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_a_browser_is_refused_with_a_page_and_a_program_as_before() -> None:
+    app = FastAPI()
+
+    class Closed:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http" and scope["path"] == "/run/closed":
+                answer = JSONResponse({"field": "Authorization"}, 401, headers={"www-authenticate": "Basic"})
+                await answer(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+    app.add_middleware(Closed)
+    add_pages(app, FolderRuns("nowhere"))
+    client = TestClient(app)
+    page = client.get("/run/closed", headers=BROWSER)
+    assert (page.status_code, page.headers["www-authenticate"]) == (401, "Basic")
+    assert "A token is needed" in page.text
+    assert page.headers["content-security-policy"]
+    assert client.get("/run/closed").json() == {"field": "Authorization"}
+    page = client.post("/about", headers=BROWSER)
+    assert (page.status_code, "That cannot be done here" in page.text) == (405, True)
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["allow"]
+    assert client.post("/about").json() == {"detail": "Method Not Allowed"}
+    assert client.get("/about", headers=BROWSER).status_code == 200
+
+
+def test_control_characters_and_those_that_turn_text_around_are_marks(tmp_path: Path) -> None:
+    make_run(tmp_path, "a\u202eb\x07c\u2066", methods=("retrain",))
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    id = FolderRuns(tmp_path).runs()[0].id
+    for path in ("/", f"/run/{id}", f"/run/{id}/paper", f"/compare?run={id}&run={id}"):
+        text = client.get(path).text
+        assert "a\ufffdb\ufffdc\ufffd" in text
+        assert not set("\u202e\x07\u2066") & set(text)
