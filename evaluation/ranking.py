@@ -278,8 +278,8 @@ def _merged(results: pd.DataFrame) -> pd.DataFrame:
     first = gold.groupby("cell")["experiment"].min()
     keys, names = _names(gold, GROUP), gold["cell"].map(first)
     alias = dict(zip(keys, names, strict=True))
-    shared = _names(results, GROUP).map(alias)
-    return results.assign(experiment=shared.fillna(results["experiment"]).astype(str))
+    own = zip(_names(results, GROUP), results["experiment"], strict=True)
+    return results.assign(experiment=[str(alias.get(name, experiment)) for name, experiment in own])
 
 
 def _direction(metric: str, known: set[str]) -> tuple[str, str]:
@@ -295,6 +295,13 @@ def _direction(metric: str, known: set[str]) -> tuple[str, str]:
         why = "has neither a difference to gold in these results nor a better and a worse"
         raise BadInput("metric", metric, "a metric that can be ranked", f"it {why}")
     return metric, found[0].better
+
+
+def _rounded(scores: np.ndarray) -> np.ndarray:
+    """Return scores to `DIGITS`, so that noise of the last bit parts no ties; what is too large for that as it is."""
+    with np.errstate(over="ignore"):
+        rounded = scores.round(DIGITS)
+    return np.where(np.isfinite(rounded), rounded, scores)
 
 
 def _ranking(
@@ -315,7 +322,7 @@ def _ranking(
     cells = _cells(asked, metric, better)
     competing = cells[~cells["method"].isin(ANCHORS)]
     table, signed = _matrix(competing, block, "score"), _matrix(competing, block, "signed")
-    left = complete(table.to_numpy().round(DIGITS))
+    left = complete(_rounded(table.to_numpy(dtype=float)))
     scores = left.scores
     lower = better != "high"
     order = _by_mean_rank(scores, lower)

@@ -151,7 +151,7 @@ def _ours(results: pd.DataFrame) -> pd.DataFrame:
     told = rows["reason"].where(~sound | rows["value"].isna())
     rows = rows.assign(ours=rows["value"], fault=rows["status"].mask(sound), why=told.replace("", None))
     seeds = rows[list(SEEDS)].astype(str).itertuples(index=False, name=None)
-    rows = rows.assign(seed=[" ".join(of_row) for of_row in seeds])
+    rows = rows.assign(seed=[" ".join(map(str, of_row)) for of_row in seeds])
     groups = rows.groupby(list(OWN), dropna=False, sort=False)
     found = groups.agg(
         ours=("ours", "mean"), seeds=("seed", "nunique"), status=("fault", "first"), why=("why", "first")
