@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ import pandas as pd
 from filelock import FileLock
 
 from evaluation.evidence import Evidence
-from evaluation.results import write_table
+from evaluation.files import is_file, read_bytes
+from evaluation.results import whole_numbers, write_table
 from partitions.errors import BadInput
 from partitions.registry import Registry
 
@@ -121,17 +123,20 @@ def read_curves(path: Path) -> pd.DataFrame:
     Raises
     ------
     BadInput
-        When the file is damaged.
+        When the file cannot be read, or is damaged.
     """
     file = path / FILE
-    if not file.is_file():
+    if not is_file(file):
         return _typed(pd.DataFrame(columns=list(COLUMNS)))
+    text = read_bytes(file, "curves").decode(errors="replace")
     try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
         if list(frame.columns) != list(COLUMNS):
             raise ValueError("other columns")
+        if not text.endswith("\n") or frame["kind"].isna().any() or (frame["kind"] == "").any():
+            raise ValueError("cut short")
         return _typed(frame.replace("", None))
-    except ValueError as error:
+    except ValueError as error:  # what pandas raises for what it cannot read
         remedy = "remove it and `lethe run --out` that folder again: what is in the cache is not computed again"
         raise BadInput("curves", str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
 
@@ -141,7 +146,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     for name in COLUMNS:
         column = frame[name]
         if name in SEEDS:
-            typed[name] = pd.to_numeric(column).astype("Int64")
+            typed[name] = whole_numbers(column)
         elif name in ("x", "y"):
             typed[name] = pd.to_numeric(column).astype("float64")
         else:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from evaluation.catalogue import declared
 from evaluation.difficulty import separability, unseparable
+from evaluation.files import is_file
 from evaluation.results import FILE, SEEDS, read_results
 from evaluation.runs import find_run
 from evaluation.spread import spread
@@ -178,7 +179,7 @@ def read_runs(runs: Sequence[Path | str], home: Path | str | None = None) -> pd.
     frames = []
     for run in runs:
         path = Path(run).expanduser()
-        found = path if path.is_file() or (path / FILE).is_file() else find_run(run, home)
+        found = path if is_file(path) or is_file(path / FILE) else find_run(run, home)
         frames.append(read_results(found))
     return _merged(pd.concat(frames, ignore_index=True)).drop_duplicates(list(SAME_ROW), keep="last", ignore_index=True)
 
@@ -277,8 +278,8 @@ def _merged(results: pd.DataFrame) -> pd.DataFrame:
     first = gold.groupby("cell")["experiment"].min()
     keys, names = _names(gold, GROUP), gold["cell"].map(first)
     alias = dict(zip(keys, names, strict=True))
-    shared = _names(results, GROUP).map(alias)
-    return results.assign(experiment=shared.fillna(results["experiment"]).astype(str))
+    own = zip(_names(results, GROUP), results["experiment"], strict=True)
+    return results.assign(experiment=[str(alias.get(name, experiment)) for name, experiment in own])
 
 
 def _direction(metric: str, known: set[str]) -> tuple[str, str]:
@@ -294,6 +295,13 @@ def _direction(metric: str, known: set[str]) -> tuple[str, str]:
         why = "has neither a difference to gold in these results nor a better and a worse"
         raise BadInput("metric", metric, "a metric that can be ranked", f"it {why}")
     return metric, found[0].better
+
+
+def _rounded(scores: np.ndarray) -> np.ndarray:
+    """Return scores to `DIGITS`, so that noise of the last bit parts no ties; what is too large for that as it is."""
+    with np.errstate(over="ignore"):
+        rounded = scores.round(DIGITS)
+    return np.where(np.isfinite(rounded), rounded, scores)
 
 
 def _ranking(
@@ -314,7 +322,7 @@ def _ranking(
     cells = _cells(asked, metric, better)
     competing = cells[~cells["method"].isin(ANCHORS)]
     table, signed = _matrix(competing, block, "score"), _matrix(competing, block, "signed")
-    left = complete(table.to_numpy().round(DIGITS))
+    left = complete(_rounded(table.to_numpy(dtype=float)))
     scores = left.scores
     lower = better != "high"
     order = _by_mean_rank(scores, lower)

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from filelock import FileLock
 
+from evaluation.files import is_file, read_bytes, within
 from partitions.errors import BadInput
 
 TEXT = (
@@ -114,12 +116,12 @@ def read_results(path: Path) -> pd.DataFrame:
     Raises
     ------
     BadInput
-        When there is no such file, or it is not a results table.
+        When there is no such file, it cannot be read, or it is not a results table.
     """
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
+    file = within(path, FILE)
+    if not is_file(file):
         raise BadInput("results", str(file), "a run folder with results.csv, or the file itself")
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = read_bytes(file, "results").decode(errors="replace")
     try:
         frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
         if list(frame.columns) != list(COLUMNS):
@@ -144,9 +146,18 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     typed: dict[str, pd.Series[Any]] = {
         name: frame[name].astype(object).where(frame[name].notna(), "").astype(str) for name in TEXT
     }
-    typed |= {name: pd.to_numeric(frame[name]).astype("Int64") for name in (*SEEDS, "n")}
+    typed |= {name: whole_numbers(frame[name]) for name in (*SEEDS, "n")}
     typed |= {name: pd.to_numeric(frame[name]).astype("float64") for name in ("alpha", "value", "ci_low", "ci_high")}
     return pd.DataFrame(typed)[list(COLUMNS)]
+
+
+def whole_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column as nullable 64-bit integers; raises `ValueError` for what is not whole, or too large."""
+    try:
+        with np.errstate(invalid="ignore"):
+            return pd.to_numeric(column).astype("Int64")
+    except (TypeError, OverflowError):
+        raise ValueError(f"{column.name} has a number that is not whole, or too large") from None
 
 
 def csv_text(table: pd.DataFrame) -> str:

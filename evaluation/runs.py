@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,8 @@ from typing import Any
 import pandas as pd
 
 from evaluation.curves import read_curves
+from evaluation.files import is_file, read_bytes
+from evaluation.record import damaged, parse_record
 from evaluation.results import read_results
 from partitions.errors import BadInput
 from strategies.history import History
@@ -84,11 +85,14 @@ class Run:
     def rounds(self) -> pd.DataFrame:
         """Every recorded round of every training: cell, method, request, checkpoint, train_seed, round, site, ...
 
-        A training shared by several cells (the original) appears once.
+        A training shared by several cells (the original) appears once; rounds that may not be read are left out.
         """
         frames = []
         for row in self.cells.drop_duplicates("model").to_dict("records"):
-            frame = self.history(str(row["cell"]), str(row["checkpoint"])).frame()
+            try:
+                frame = self.history(str(row["cell"]), str(row["checkpoint"])).frame()
+            except OSError:
+                continue
             if len(frame):
                 frames.append(
                     pd.concat([pd.DataFrame({name: row[name] for name in ROUNDS}, frame.index), frame], axis=1)
@@ -126,25 +130,26 @@ def find_run(run: Path | str, home: Path | str | None = None) -> Path:
             "run", str(run), f"a run with a finished cell below {runs}, and there is none", "see `lethe run`"
         )
     for folder in (Path(run).expanduser(), runs / run):
-        if (folder / RECORD).is_file():
+        if is_file(folder / RECORD):
             return folder.resolve()
     newest = ", ".join(path.name for path in known[:5]) or "none yet"
     raise BadInput("run", str(run), f"a run folder or a name below {runs} (newest: {newest})", "see `lethe run`")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the contents of a run folder's ``run.json``; raises `BadInput` when it is damaged."""
+    """Return the contents of a run folder's ``run.json``, checked as a whole (`evaluation.record`).
+
+    Raises
+    ------
+    BadInput
+        When it cannot be read, or is damaged.
+    """
     path = folder / RECORD
+    content = read_bytes(path, "run")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        whole = isinstance(found, dict) and all(
-            {"cell", "method", "checkpoints"} <= cell.keys() for cell in found["cells"]
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        raise BadInput("run", str(path), "the record of a run", "it is damaged: run again with another --out")
-    return dict(found)
+        return parse_record(content)
+    except ValueError as error:
+        raise damaged(path, error) from None
 
 
 def _has_cells(folder: Path) -> bool:

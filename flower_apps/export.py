@@ -88,12 +88,13 @@ def export_model(
     RunFailed
         When the run's weights are gone.
     """
+    from evaluation.files import exists
     from evaluation.runs import read_record
 
     record = read_record(run)
     chosen = _choose(run, record["cells"], method, checkpoint, where, home)
     target = outside_checkout("out", out or run / "exports" / f"{method}-{chosen.checkpoint}")
-    if target.exists():
+    if exists(target):
         raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
     work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
@@ -219,9 +220,10 @@ if __name__ == "__main__":
 
 def _figures(run: Path, chosen: _Chosen) -> list[tuple[str, str, str, str]]:
     """Return (metric, this model, retrained, original) as text, from ``results.csv``; empty when there is none."""
+    from evaluation.files import is_file
     from evaluation.results import read_results
 
-    if not (run / "results.csv").is_file():
+    if not is_file(run / "results.csv"):
         return []
     results = read_results(run / "results.csv")
     mine = results[(results["cell"] == chosen.cell["cell"]) & (results["checkpoint"] == chosen.checkpoint)]

@@ -1,1 +1,37 @@
 """Makes the helpers in this folder importable from the tests below it: pytest puts a conftest's folder on the path."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what makes a folder's contents, or one file, unreadable; for the superuser too, who may read all."""
+
+    def close(closed: Path) -> None:
+        stat, opened = Path.stat, Path.open
+
+        def refuse(path: Path) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+        def no_stat(path: Path, **how: Any) -> os.stat_result:
+            if closed in path.parents:
+                refuse(path)
+            return stat(path, **how)
+
+        def no_open(path: Path, *how: Any, **more: Any) -> Any:
+            if closed in (path, *path.parents):
+                refuse(path)
+            return opened(path, *how, **more)
+
+        monkeypatch.setattr(Path, "stat", no_stat)
+        monkeypatch.setattr(Path, "open", no_open)
+
+    return close

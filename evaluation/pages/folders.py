@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.curves import FILE as CURVES
+from evaluation.files import is_file
 from evaluation.report.sections import slug
 from evaluation.results import FILE as RESULTS
 from evaluation.runs import RECORD, Run, read_record
@@ -21,7 +22,7 @@ from partitions.errors import BadInput
 KEPT = 8
 """Opened runs kept in memory, with their tables."""
 
-Stamp = tuple[tuple[int, int], ...]
+Stamp = tuple[tuple[int, ...], ...]
 
 
 class FolderRuns:
@@ -71,7 +72,7 @@ class FolderRuns:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return
-        yield from (self._runs / name for name in names if (self._runs / name / RECORD).is_file())
+        yield from (self._runs / name for name in names if is_file(self._runs / name / RECORD))
 
     def _info(self, folder: Path) -> RunInfo:
         stamp = _stamp(folder)
@@ -92,14 +93,14 @@ def _id(folder: Path) -> str:
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Return what changes whenever a file of the run is written: its time and size."""
-    found = []
+    """Return what changes whenever a file of the run is written, or who may read it: its times and size."""
+    found: list[tuple[int, ...]] = []
     for name in (RECORD, RESULTS, CURVES):
         try:
             state = (folder / name).stat()
-            found.append((state.st_mtime_ns, state.st_size))
+            found.append((state.st_mtime_ns, state.st_ctime_ns, state.st_size))
         except OSError:
-            found.append((0, 0))
+            found.append(())
     return tuple(found)
 
 
@@ -107,21 +108,21 @@ def _read_info(folder: Path) -> RunInfo:
     name = os.fsencode(folder.name).decode(errors="replace")
     try:
         record = read_record(folder)
-        cells: list[dict[str, Any]] = record["cells"]
-        settings = [cell.get("settings", {}) for cell in cells]
-        return RunInfo(
-            id=_id(folder),
-            name=name,
-            created=float(record.get("created", math.nan)),
-            experiments=_distinct(one.get("name") for one in settings),
-            models=sum(len(cell["checkpoints"]) for cell in cells),
-            status="done" if (folder / RESULTS).is_file() else "empty",
-            datasets=_distinct(one.get("dataset") for one in settings),
-            requests=_distinct(cell.get("request") for cell in cells),
-            methods=_distinct(cell["method"] for cell in cells),
-        )
-    except (BadInput, AttributeError, TypeError, ValueError):  # a record that is whole JSON and yet no record
+    except BadInput:
         return RunInfo(_id(folder), name, math.nan, (), 0, "damaged")
+    cells: list[dict[str, Any]] = record["cells"]
+    settings = [cell["settings"] for cell in cells]
+    return RunInfo(
+        id=_id(folder),
+        name=name,
+        created=float(record["created"]),
+        experiments=_distinct(one.get("name") for one in settings),
+        models=sum(len(cell["checkpoints"]) for cell in cells),
+        status="done" if is_file(folder / RESULTS) else "empty",
+        datasets=_distinct(one.get("dataset") for one in settings),
+        requests=_distinct(cell["request"] for cell in cells),
+        methods=_distinct(cell["method"] for cell in cells),
+    )
 
 
 def _distinct(names: Iterable[object]) -> tuple[str, ...]:

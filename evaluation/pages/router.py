@@ -12,7 +12,9 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evaluation.pages.about_page import about_page
 from evaluation.pages.compare_page import compare_page
@@ -46,6 +48,17 @@ GUARDS = {
 FOR_EVER = "private, max-age=31536000, immutable"
 """Of an address that has the content's hash in it. Private, since a server may ask for a token."""
 ASK_AGAIN = "private, no-cache"
+REFUSALS = {
+    401: ("A token is needed", "This server answers those who have its token: give it as the password, with any name."),
+    403: (
+        "Not by this name",
+        "Without a token this server answers only calls from its own machine, at 127.0.0.1 or localhost.",
+    ),
+    405: ("That cannot be done here", "This address can be read, and nothing can be sent to it."),
+}
+"""Titles and words of the pages of what is refused to browsers."""
+KEPT = {"www-authenticate", "allow", "retry-after"}
+"""Headers of such an answer that its page has too."""
 WRITERS: dict[str, Callable[[Sequence[Grid]], str]] = {"csv": values, "md": markdown, "tex": latex}
 LOG = logging.getLogger(__name__)
 
@@ -157,6 +170,9 @@ def pages_router(source: Runs) -> APIRouter:
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(ICON, media_type="image/svg+xml", headers=headers)
 
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            route.methods = {"GET", "HEAD"}  # a GET whose body the server leaves out
     return router
 
 
@@ -166,8 +182,39 @@ def add_pages(app: FastAPI, source: Runs) -> None:
     be_friendly(app)
 
 
+class _Refusals:
+    """Gives a browser a page where a server refuses it with a few words for programs; status and headers stay."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and put a page in the place of what is refused."""
+        if scope["type"] != "http" or b"text/html" not in dict(scope["headers"]).get(b"accept", b""):
+            await self._app(scope, receive, send)
+            return
+        refused = False
+
+        async def answer(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                told = REFUSALS.get(message["status"])
+                refused = told is not None and "text/html" not in headers.get("content-type", "")
+                if told is not None and refused:
+                    page = failure(message["status"], *told)
+                    page.headers.update({name: value for name, value in headers.items() if name in KEPT} | GUARDS)
+                    await page(scope, receive, send)
+                    return
+            if not refused:
+                await send(message)
+
+        await self._app(scope, receive, answer)
+
+
 def be_friendly(app: FastAPI) -> None:
-    """Answer an address that a server does not know with a page, where a browser asks for it; else as before."""
+    """Answer a browser with a page where it is refused or asks for what there is not; programs get what they got."""
+    app.add_middleware(_Refusals)
     other = app.exception_handlers[HTTPException]
 
     async def unknown(request: Request, error: Exception) -> Response:

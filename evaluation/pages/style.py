@@ -16,7 +16,8 @@ body { max-width: 78rem; padding: 0 1rem 3rem; }
 .top a[aria-current] { color: var(--ink); font-weight: 600; text-decoration: none; border-bottom: 2px solid; }
 .crumbs { font-size: .9rem; color: var(--soft); margin: 0; }
 h1 { font-size: clamp(1.4rem, 1.1rem + 1.6vw, 2rem); overflow-wrap: anywhere; margin: .3rem 0 1rem; }
-h2 { font-size: 1.35rem; overflow-wrap: anywhere; } h3 { font-size: 1.1rem; }
+h2 { font-size: 1.35rem; overflow-wrap: anywhere; } p, li, dt, dd, caption, summary, label, figcaption {
+  overflow-wrap: anywhere; } a, b, td, th, .state { unicode-bidi: isolate; } h3 { font-size: 1.1rem; }
 .withnav section:first-of-type > h2 { margin-top: 0; }
 .lead { font-size: 1.05rem; max-width: 46rem; }
 footer { margin-top: 2.5rem; border-top: 1px solid var(--line); }

@@ -150,7 +150,8 @@ def _ours(results: pd.DataFrame) -> pd.DataFrame:
     sound = rows["status"].isin(OF_VALUES)
     told = rows["reason"].where(~sound | rows["value"].isna())
     rows = rows.assign(ours=rows["value"], fault=rows["status"].mask(sound), why=told.replace("", None))
-    rows = rows.assign(seed=rows[list(SEEDS)].astype(str).agg(" ".join, axis="columns"))
+    seeds = rows[list(SEEDS)].astype(str).itertuples(index=False, name=None)
+    rows = rows.assign(seed=[" ".join(map(str, of_row)) for of_row in seeds])
     groups = rows.groupby(list(OWN), dropna=False, sort=False)
     found = groups.agg(
         ours=("ours", "mean"), seeds=("seed", "nunique"), status=("fault", "first"), why=("why", "first")

@@ -15,7 +15,7 @@ from evaluation.report.further import further_grid
 from evaluation.report.grid import Grid, distances
 from evaluation.report.judgements import difficulty_grid, spread_grid, verdict
 from evaluation.report.palette import Look, looks
-from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, sections_of, slug
+from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, drawable, sections_of, slug, visible
 from evaluation.runs import ROUNDS
 from evaluation.service.sources import OpenRun
 
@@ -97,6 +97,8 @@ def trainings_of(sections: Sequence[Section], rounds: pd.DataFrame) -> list[Plot
     """
     if rounds.empty or not set(rounds.columns) >= NEEDED:
         return []
+    numbers = {name: drawable(rounds[name].astype(float)) for name in ("loss", "metric")}
+    rounds = rounds.assign(**numbers, site=rounds["site"].astype(str).map(visible))
     plots: list[Plot] = []
     number = 0
     for section in sections:

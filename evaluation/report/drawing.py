@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from matplotlib.lines import Line2D
 
 from evaluation.curves import SEEDS
 from evaluation.report.palette import INK, SHAPES, Look
-from evaluation.report.sections import CONTROL, GOLD, ORIGINAL, Section
+from evaluation.report.sections import CONTROL, GOLD, LARGEST, ORIGINAL, Section
 from evaluation.tables import Row, mean, short
 
 WIDTH = 6.2
@@ -32,6 +33,8 @@ GREY = "#8a8a8a"
 FEW_SITES = 8
 """Sites up to which each has its own colour."""
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lethe"}
+STYLE["text.parse_math"] = False
+"""Names are shown as they are, dollar signs and all."""
 Kind = Literal["png", "svg"]
 DPI = 150
 DRAWING = threading.Lock()
@@ -83,7 +86,8 @@ class Plot:
 
     def drawn(self, kind: Kind) -> bytes:
         """Draw the figure; the same bytes every time. One at a time: Matplotlib's settings are the process's own."""
-        with DRAWING, matplotlib.rc_context(STYLE):
+        with DRAWING, matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # a box stands for it
             figure = Figure(figsize=(WIDTH, self.height), layout="constrained")
             FigureCanvasAgg(figure)
             self.draw(figure)
@@ -104,15 +108,17 @@ def frame_of(section: Section, checkpoint: str, columns: Mapping[str, str]) -> p
 
 
 def number(row: Row, metric: str) -> float:
-    """Return a model's value, averaged over seeds; NaN where there is none."""
+    """Return a model's value, averaged over seeds; NaN where there is none that an axis can hold."""
     value = mean(row, metric)
-    return math.nan if value is None else value
+    return math.nan if value is None or not abs(value) <= LARGEST else value
 
 
 def interval(row: Row, metric: str) -> tuple[float, float]:
     """Return the 95 % interval of a model's value; NaN where there is none, as for means over seeds."""
     ends = row["metrics"].get(metric, {}).get("interval")
-    return (math.nan, math.nan) if ends is None else (float(ends[0]), float(ends[1]))
+    if ends is None or not max(abs(float(end)) for end in ends) <= LARGEST:
+        return (math.nan, math.nan)
+    return (float(ends[0]), float(ends[1]))
 
 
 def named(data: pd.DataFrame) -> list[str]:

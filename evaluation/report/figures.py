@@ -121,15 +121,12 @@ def heat_map(section: Section, checkpoint: str, looks: Mapping[str, Look]) -> Pl
             "share of the column's largest distance (ok models without the original; square root)", fontsize=8
         )
 
-    worst = data.set_index("model")[shown].abs().idxmax()
-    least = data[data["method"] != ORIGINAL].set_index("model")[shown].abs().idxmin()
     return Plot(
         f"{section.slug}-{checkpoint}-heat",
         f"Distance to gold by model and metric, {AFTER[checkpoint]}",
         "Light is near gold. Differences keep their sign: below gold is negative. Colours compare the models of one "
         "column, not one column with another.",
-        "Heat map of models by metrics. "
-        + " ".join(f"{name}: nearest {least[name]}, furthest {worst[name]}." for name in shown),
+        "Heat map of models by metrics. " + " ".join(_ends(data, name) for name in shown),
         data,
         draw,
         1.9 + 0.27 * len(data),
@@ -332,6 +329,14 @@ def _plane_words(data: pd.DataFrame, gold: pd.DataFrame) -> str:
         if len(others):
             words.append(f"Nearest: {top(others, 'gap', largest=False)}. Furthest: {top(others, 'gap', largest=True)}.")
     return " ".join(words)
+
+
+def _ends(data: pd.DataFrame, column: str) -> str:
+    """Name the models nearest to gold and furthest from it; the original is never told as the nearest."""
+    sizes = data.set_index("model")[column].abs()
+    made = sizes[(data["method"] != ORIGINAL).to_numpy()].dropna()
+    nearest = f"nearest {made.idxmin()}, " if len(made) else ""
+    return f"{column}: {nearest}furthest {sizes.idxmax()}."
 
 
 def _together(data: pd.DataFrame, x: str, y: str) -> str:

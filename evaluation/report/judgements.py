@@ -10,7 +10,7 @@ import pandas as pd
 from evaluation.difficulty import Separability, separability
 from evaluation.ranking import Ranking, notes, rank_methods, shown
 from evaluation.report.grid import Cell, Column, Grid, Line, Number, anchor
-from evaluation.report.sections import AFTER, Section
+from evaluation.report.sections import AFTER, Section, slug
 from evaluation.spread import THRESHOLD, spread
 
 SAID = {"separates": "yes", "barely": "barely", "cannot": "no", "unknown": "unknown"}
@@ -173,7 +173,7 @@ def _ranked(ranking: Ranking, metric: str) -> Grid:
         for place, name in enumerate(ranking.methods)
     ]
     return Grid(
-        slug=f"ranking-{ranking.granularity}-{metric}",
+        slug=slug(f"ranking {ranking.granularity} {metric}"),
         caption=f"{kind} requests, {AFTER[ranking.checkpoint]}: methods ranked by {shown(ranking)}",
         columns=columns,
         lines=lines,

@@ -8,7 +8,7 @@ from html import escape
 
 from evaluation.report.drawing import WIDTH, Plot
 from evaluation.report.grid import Cell, Column, Grid, Line, Number
-from evaluation.report.sections import slug
+from evaluation.report.sections import slug, visible
 
 PIXELS = 96
 """Of an inch in CSS."""
@@ -35,8 +35,11 @@ class Places:
 
 
 def document(title: str, head: str, body: Sequence[str]) -> str:
-    """Return a whole page; its body has an element with the id ``main``."""
-    return (
+    """Return a whole page; its body has an element with the id ``main``.
+
+    Characters that are not seen, or that turn the direction of what follows, have a mark in their place.
+    """
+    return visible(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n{head}\n</head>\n<body>\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,12 @@ GOLD, ORIGINAL, CONTROL = "retrain", "original", "fine-tuning"
 AFTER = {"unlearned": "before recovery", "recovered": "after recovery"}
 """The checkpoints that are read against gold, in words."""
 KL = "retrain_gap_kl_forget"
+LONGEST_SLUG = 80
+UNSEEN = dict.fromkeys((*range(9), *range(11, 13), *range(14, 32), *range(127, 160)), "\ufffd")
+"""Control characters but for blanks and the ends of lines, and those that turn text around, as a mark."""
+UNSEEN |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+LARGEST = 1e30
+"""Size up to which a number can be drawn on an axis."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,9 @@ class Section:
         found = self.curves[self.curves["kind"] == kind]
         for name in ("method", "preset", "checkpoint"):
             found = found[found[name] == row[name]]
-        return found[found["cell"].isin(self.results_of(row)["cell"].unique())]
+        found = found[found["cell"].isin(self.results_of(row)["cell"].unique())]
+        seen = {name: found[name].map(visible) for name in ("series", "label")}
+        return found.assign(x=drawable(found["x"]), y=drawable(found["y"]), **seen)
 
     @cached_property
     def _labelled(self) -> pd.DataFrame:
@@ -113,7 +122,7 @@ class Section:
         """Return what a model is called: the method, with preset or cell where it has several."""
         presets = {one["preset"] for one in self.rows if one["method"] == row["method"]}
         parts = (row["method"], row["preset"] if len(presets) > 1 else "", row["variant"])
-        return " ".join(str(part) for part in parts if part)
+        return visible(" ".join(str(part) for part in parts if part))
 
 
 def sections_of(run: OpenRun) -> list[Section]:
@@ -193,9 +202,27 @@ def _first(cells: Mapping[str, Mapping[str, Any]], group: pd.DataFrame, key: str
     return next((found for cell in known if (found := cell.get(key))), {})
 
 
+def drawable(values: pd.Series[float]) -> pd.Series[float]:
+    """Return numbers with NaN for those that no axis can hold: infinities, and what is larger than `LARGEST`."""
+    return values.where(values.abs() <= LARGEST)
+
+
 def slug(text: str) -> str:
-    """Return text as part of a file's name or an anchor."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()
+    """Return text as part of a file's name or an anchor; what is long is cut, and has a hash of all of it at its end.
+
+    >>> slug("bloodmnist dirichlet 0.1 client:site-0")
+    'bloodmnist-dirichlet-0.1-client-site-0'
+    """
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()
+    if len(plain) <= LONGEST_SLUG:
+        return plain
+    mark = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:8]
+    return f"{plain[:LONGEST_SLUG]}-{mark}"
+
+
+def visible(text: str) -> str:
+    """Return text with a mark in place of control characters and of those that turn the direction of others."""
+    return text.translate(UNSEEN)
 
 
 def _which(rows: pd.DataFrame) -> str:

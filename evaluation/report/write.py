@@ -6,6 +6,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from evaluation.files import exists
 from evaluation.report.chapters import chapters_of, trainings_of
 from evaluation.report.judgements import ranking_grids
 from evaluation.report.latex import latex
@@ -38,10 +39,10 @@ def write_report(run: Path, target: Path) -> Path:
     BadInput
         When the run has no results or a damaged record, or `target` is taken or cannot be made.
     """
-    if target.exists():
-        raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
     opened = Run(run)
     chapters, record = chapters_of(opened), opened.manifest
+    if exists(target):
+        raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
     work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
         (work / FIGURES).mkdir(parents=True)

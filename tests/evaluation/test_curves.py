@@ -44,6 +44,30 @@ def test_a_damaged_file_is_refused_with_a_remedy(tmp_path) -> None:
         read_curves(tmp_path)
 
 
+@pytest.mark.parametrize("keep", [0.3, 0.9, 0.99])
+def test_a_file_cut_short_is_refused(tmp_path, keep: float) -> None:
+    write_curves(tmp_path, [row(x=float(number)) for number in range(20)])
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(text[: int(keep * len(text))])
+    with pytest.raises(BadInput, match="damaged"):
+        read_curves(tmp_path)
+
+
+@pytest.mark.parametrize("seed", ["1.5", "inf", "9" * 40, "9.3e18", "1e400"])
+def test_a_seed_that_is_not_whole_or_too_large_is_refused(tmp_path, seed: str) -> None:
+    write_curves(tmp_path, [row(train_seed=77)])
+    (tmp_path / FILE).write_text((tmp_path / FILE).read_text().replace(",77,", f",{seed},"))
+    with pytest.raises(BadInput, match=r"damaged \(train_seed has a number that is not whole, or too large\)"):
+        read_curves(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path, forbid) -> None:
+    write_curves(tmp_path, [row()])
+    forbid(tmp_path / FILE)
+    with pytest.raises(BadInput, match=r"curves=.*Permission denied"):
+        read_curves(tmp_path)
+
+
 def test_held_out_records_site_by_site(make_model, make_state, make_scorecard) -> None:
     card = make_scorecard()
     gold = make_model("retrain", state=make_state(0.0, 0.0), scorecard=make_scorecard(seed=9))

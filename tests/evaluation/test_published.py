@@ -12,7 +12,7 @@ import pytest
 from evaluation.published.join import COLUMNS, join_published
 from evaluation.published.tables import parse_published, published
 from evaluation.results import COLUMNS as RESULTS
-from evaluation.results import read_results, write_results
+from evaluation.results import merge_results, read_results, write_results
 
 HEAD = "table,task,dataset,granularity,alpha,model,method,metric,value,std\n"
 GOOD = "3,classification,bloodmnist,client,0.1,fedavgcnn,puf,forget_accuracy,0.462,\n"
@@ -170,3 +170,11 @@ def test_means_over_data_sets_and_sole_holders_have_no_counterpart(tmp_path) -> 
     joined = join_published(results(tmp_path, row()))
     for table, said in (("lethe 20", "a mean over data sets"), ("lethe 18", "sole holder")):
         assert joined[joined["table"] == table]["note"].str.contains(said).all()
+
+
+@pytest.mark.parametrize("rows", [(), (row("a_metric_of_no_study"),)])
+def test_a_run_without_any_metric_of_the_studies_leaves_their_numbers_alone(tmp_path, rows) -> None:
+    joined = join_published(merge_results(rows))
+    assert list(joined.columns) == list(COLUMNS)
+    assert joined["published"].notna().sum() == len(joined) == len(published())
+    assert joined["ours"].isna().all()

@@ -310,7 +310,7 @@ def test_a_run_without_results_is_refused_and_leaves_nothing(tmp_path: Path, mak
 def test_a_run_whose_gold_is_missing_and_whose_rounds_are_gone_still_has_a_report(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_results(run, model("ga", "unlearned", status="diverged", reason=GONE))
-    (run / "run.json").write_text(json.dumps({"cells": []}))
+    (run / "run.json").write_text(json.dumps({"created": 0.0, "cells": []}))
     text = (write_report(run, tmp_path / "out") / "report.html").read_text()
     assert GONE in text
     assert "No rounds of a training are left to show" in text

@@ -53,7 +53,7 @@ def test_every_figure_has_all_formats_and_words(plots) -> None:
 def test_without_curves_and_attacks_there_is_no_figure(tmp_path: Path, section: Section, maker) -> None:
     plain = section.results[section.results["metric"].isin(("forget_accuracy", "retain_train_accuracy"))]
     write_results(tmp_path, plain.to_dict("records"))
-    (tmp_path / "run.json").write_text('{"cells": []}')
+    (tmp_path / "run.json").write_text('{"created": 0.0, "cells": []}')
     assert maker(sections_of(Run(tmp_path))[0], "unlearned", LOOKS) is None
 
 
@@ -122,7 +122,7 @@ def test_attacks_without_any_band_make_no_figure_of_bands(section: Section, tmp_
     names = section.results["metric"]
     plain = section.results[~names.str.contains("band") & ~names.str.contains("distinguishable")]
     write_results(tmp_path, plain.to_dict("records"))
-    (tmp_path / "run.json").write_text('{"cells": []}')
+    (tmp_path / "run.json").write_text('{"created": 0.0, "cells": []}')
     other = sections_of(Run(tmp_path))[0]
     assert bands(other, "unlearned", LOOKS) is None
     verdicts = set(attacked(other, "unlearned")["verdict"])

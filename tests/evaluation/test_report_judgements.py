@@ -79,7 +79,7 @@ def test_seeds_that_disagree_are_counted(sections) -> None:
 def test_a_run_without_shadows_has_no_table_of_attacks(tmp_path: Path, single: Section) -> None:
     kept = single.results[~single.results["metric"].str.startswith(("lira", "ulira", "calibrated"))]
     write_results(tmp_path, kept.to_dict("records"))
-    (tmp_path / "run.json").write_text('{"cells": []}')
+    (tmp_path / "run.json").write_text('{"created": 0.0, "cells": []}')
     assert attack_grid(sections_of(Run(tmp_path))[0], "unlearned") is None
 
 
@@ -98,7 +98,7 @@ def test_a_request_that_separates_nothing_says_so_of_methods(tmp_path: Path, sin
     gaps = results["metric"].str.startswith("delta_")
     results.loc[gaps, ["value", "ci_low", "ci_high"]] = [0.01, -0.05, 0.07]
     write_results(tmp_path, results.to_dict("records"))
-    (tmp_path / "run.json").write_text('{"cells": []}')
+    (tmp_path / "run.json").write_text('{"created": 0.0, "cells": []}')
     said = verdict(sections_of(Run(tmp_path))[0])
     assert said.startswith("Before recovery, this request cannot separate methods by forget accuracy, ")
     assert "where the original is not told from gold. After recovery, this request cannot separate methods by" in said
@@ -107,7 +107,7 @@ def test_a_request_that_separates_nothing_says_so_of_methods(tmp_path: Path, sin
 def test_a_request_that_nothing_is_known_of_has_no_verdict(tmp_path: Path, single: Section) -> None:
     kept = single.results[single.results["method"] == "ga"]
     write_results(tmp_path, kept.to_dict("records"))
-    (tmp_path / "run.json").write_text('{"cells": []}')
+    (tmp_path / "run.json").write_text('{"created": 0.0, "cells": []}')
     section = sections_of(Run(tmp_path))[0]
     assert verdict(section) == ""
     assert difficulty_grid(section) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,20 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadInput, match="columns"):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize("bad", ["1.5", "inf", "9" * 40, "9.3e18", "1e400", "18446744073709551615"])
+@pytest.mark.parametrize("name", ["train_seed", "n"])
+def test_a_whole_number_that_is_none_or_too_large_is_damage(tmp_path: Path, name: str, bad: str) -> None:
+    path = write_results(tmp_path, [row(**{name: 77})])
+    path.write_text(path.read_text().replace(",77,", f",{bad},"))
+    with pytest.raises(BadInput, match=f"damaged \\({name} has a number that is not whole, or too large\\)"):
+        read_results(path)
+
+
+def test_a_table_that_may_not_be_read_is_one_line(tmp_path: Path, forbid: Callable[[Path], None]) -> None:
+    path = write_results(tmp_path, [row()])
+    forbid(path)
+    for given in (path, tmp_path):
+        with pytest.raises(BadInput, match=r"results=.*Permission denied"):
+            read_results(given)

@@ -285,7 +285,7 @@ def test_rank_refuses_what_is_no_run(arguments, says, capfd):
 
 def test_a_report_lies_below_its_run_unless_told_otherwise(home, tmp_path, monkeypatch, capsys):
     (home / "runs" / "one").mkdir(parents=True)
-    (home / "runs" / "one" / "run.json").write_text('{"cells": []}')
+    (home / "runs" / "one" / "run.json").write_text('{"created": 0.0, "cells": []}')
     asked = []
     monkeypatch.setattr("evaluation.report.write.write_report", lambda run, target: asked.append((run.name, target)))
     assert cli.main(["report", "one"]) == 0

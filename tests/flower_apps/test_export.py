@@ -201,7 +201,10 @@ def test_a_place_where_no_folder_can_be_is_a_mistake_of_the_person(run, tmp_path
 
 
 def test_the_latest_run_is_the_latest_with_something_to_export(run):
-    for name, text in {"20270101-000000-refused": '{"cells": []}', "20280101-000000-broken": "{"}.items():
+    for name, text in {
+        "20270101-000000-refused": '{"created": 0.0, "cells": []}',
+        "20280101-000000-broken": "{",
+    }.items():
         (run.parent / name).mkdir()
         (run.parent / name / "run.json").write_text(text)
     assert cli.main(["export", "latest", "original"]) == 0

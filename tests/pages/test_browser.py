@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -54,6 +55,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make_run(home, FIRST, created=1796126400.0, methods=few)
     make_run(home, SECOND, created=1796202000.0, methods=("retrain", "ga"), shift=0.06, settings={"lr": 0.02})
     make_run(home, THIRD.replace("/", "⁄"), created=1796302000.0, methods=("retrain",))
+    yield from serving(home)
+
+
+def serving(home: Path) -> Iterator[str]:
     app = FastAPI()
     add_pages(app, FolderRuns(home))
     with socket.socket() as free:
@@ -152,6 +157,21 @@ def test_nothing_sticks_out_on_a_phone_and_the_console_is_silent(browser: Browse
         assert browser.run(OVERFLOWING) == []
     assert browser.errors() == []
     assert len(browser.all("h1")) == 1
+
+
+def test_names_without_a_blank_stick_out_nowhere_and_none_is_turned_around(tmp_path: Path, chromium: Any) -> None:
+    long = make_run(tmp_path, "long", methods=("retrain", "ga"), settings={"dataset": "w" * 400}, requests=("x" * 400,))
+    make_run(tmp_path, "abc\u202efed", methods=("retrain",))
+    server = serving(tmp_path)
+    browser = Browser(chromium, next(server))
+    for path in ("/", f"/run/{long.name}", f"/run/{long.name}/paper", f"/compare?run={long.name}&run={long.name}"):
+        browser.open(path, (320, 640))
+        assert browser.run("return document.documentElement.scrollWidth") <= 320, path
+        assert browser.run(OVERFLOWING) == [], path
+    browser.open("/", PHONE)
+    assert "\u202e" not in browser.run("return document.documentElement.outerHTML")
+    assert "abc\ufffdfed" in browser.run("return document.body.innerText")
+    next(server, None)
 
 
 def test_what_one_presses_on_a_phone_is_large_enough(browser: Browser) -> None:

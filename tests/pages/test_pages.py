@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from made_runs import HOSTILE, PLACES, make_run
 
@@ -26,6 +27,7 @@ from evaluation.pages.together import Together
 from evaluation.report.drawing import Plot
 from evaluation.runs import Run
 from evaluation.service.sources import RunInfo
+from flower_apps.cli import main
 from partitions.errors import BadInput
 
 FIRST, SECOND = "20261201-first", "20261202-second"
@@ -434,3 +436,101 @@ def test_text_has_a_contrast_of_seven_to_one(scheme: int, ink: str, ground: str)
     colours = dict(re.findall(r"--(\w+): (#\w+)", SHEET.split(":root {")[scheme + 1].split("}")[0]))
     dark, light = sorted((luminance(colours[ink]), luminance(colours[ground])))
     assert (light + 0.05) / (dark + 0.05) >= 7
+
+
+def test_a_run_that_may_not_be_read_is_listed_as_damaged_and_hides_no_other(
+    tmp_path: Path, forbid: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "mine", methods=("retrain",))
+    theirs = make_run(tmp_path, "theirs", methods=("retrain",), created=1.8e9)
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    forbid(theirs)
+    assert {run.name: run.status for run in FolderRuns(tmp_path).runs()} == {"mine": "done", "theirs": "damaged"}
+    assert client.get("/").status_code == client.get("/run/mine").status_code == 200
+    for page in ("/run/theirs", "/run/theirs/paper", "/run/theirs/results.csv", "/compare?run=mine&run=theirs"):
+        answer = client.get(page)
+        assert (answer.status_code, str(tmp_path) in answer.text) == (409, False)
+        assert "see that you may read it" in answer.text
+    for command in (["report", "theirs"], ["report", str(theirs)], ["rank", "theirs"], ["rank", str(theirs)]):
+        assert main([*command, "--home", str(tmp_path)]) == 2
+        assert "Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["results.csv", "curves.csv"])
+def test_a_table_that_may_not_be_read_is_a_page_that_says_so(
+    tmp_path: Path, forbid: Callable[[Path], None], name: str
+) -> None:
+    run = make_run(tmp_path, "one", methods=("retrain",))
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    forbid(run / name)
+    assert client.get("/").status_code == 200
+    assert client.get("/run/one").status_code == 409
+    assert main(["report", "one", "--home", str(tmp_path)]) == 2
+    assert main(["rank", "one", "--home", str(tmp_path)]) == (2 if name == "results.csv" else 0)
+
+
+@pytest.mark.parametrize("created", ["1e300", "-1e18", "Infinity", "1" + "0" * 400, '"yesterday"', "[" * 200_000])
+def test_one_damaged_record_leaves_the_list_of_runs_whole(tmp_path: Path, created: str) -> None:
+    make_run(tmp_path, "good", methods=("retrain",))
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "run.json").write_text(f'{{"created": {created}, "cells": []}}')
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    text = client.get("/").text
+    assert "damaged: its record cannot be read" in text
+    assert "good" in text
+    assert client.get("/run/bad").status_code == 409
+
+
+def test_every_page_and_file_answers_head_as_get_does(client: TestClient) -> None:
+    for path in ("/", "/about", f"/run/{FIRST}", f"/run/{FIRST}/results.csv", "/style.css", "/run/none"):
+        head, get = client.head(path), client.get(path)
+        assert head.status_code == get.status_code
+        assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_a_browser_is_refused_with_a_page_and_a_program_as_before() -> None:
+    app = FastAPI()
+
+    class Closed:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http" and scope["path"] == "/run/closed":
+                answer = JSONResponse({"field": "Authorization"}, 401, headers={"www-authenticate": "Basic"})
+                await answer(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+    app.add_middleware(Closed)
+    add_pages(app, FolderRuns("nowhere"))
+    client = TestClient(app)
+    page = client.get("/run/closed", headers=BROWSER)
+    assert (page.status_code, page.headers["www-authenticate"]) == (401, "Basic")
+    assert "A token is needed" in page.text
+    assert page.headers["content-security-policy"]
+    assert client.get("/run/closed").json() == {"field": "Authorization"}
+    page = client.post("/about", headers=BROWSER)
+    assert (page.status_code, "That cannot be done here" in page.text) == (405, True)
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["allow"]
+    assert client.post("/about").json() == {"detail": "Method Not Allowed"}
+    assert client.get("/about", headers=BROWSER).status_code == 200
+
+
+def test_control_characters_and_those_that_turn_text_around_are_marks(tmp_path: Path) -> None:
+    make_run(tmp_path, "a\u202eb\x07c\u2066", methods=("retrain",))
+    app = FastAPI()
+    add_pages(app, FolderRuns(tmp_path))
+    client = TestClient(app, headers=BROWSER)
+    id = FolderRuns(tmp_path).runs()[0].id
+    for path in ("/", f"/run/{id}", f"/run/{id}/paper", f"/compare?run={id}&run={id}"):
+        text = client.get(path).text
+        assert "a\ufffdb\ufffdc\ufffd" in text
+        assert not set("\u202e\x07\u2066") & set(text)

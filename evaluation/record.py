@@ -1,0 +1,118 @@
+"""What a run's record (``run.json``) holds, and one check of all of it: whoever has a record may rely on its shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from partitions.errors import BadInput
+
+DEEPEST = 12
+"""Levels of lists and objects in a record; a real one has five."""
+LATEST = 1e11
+"""Seconds since the epoch that a calendar still has: the year 5138."""
+
+Scalar = str | int | float | bool | None
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Part(BaseModel):
+    """Part of a record; keys beyond those named are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Environment(_Part):
+    host: str = ""
+    platform: str = ""
+    python: str = ""
+    commit: str = ""
+    cpus: Amount | None = None
+    memory_bytes: Amount | None = None
+    libraries: dict[str, str] = {}
+
+
+class _Difficulty(_Part):
+    level: str
+    reason: str
+
+
+class _Cell(_Part):
+    cell: str
+    method: str
+    preset: str
+    request: str
+    train_seed: Seed
+    unlearn_seed: Seed
+    checkpoints: dict[str, str]
+    status: str = "ok"
+    settings: dict[str, Scalar] = {}
+    config: dict[str, Any] = {}
+    difficulty: _Difficulty | dict[str, Any] = Field(default={}, union_mode="left_to_right")
+
+
+class _Record(_Part):
+    created: Annotated[float, Field(ge=0, lt=LATEST, allow_inf_nan=False)]
+    environment: _Environment = _Environment()
+    groups: dict[str, dict[str, Scalar]] = {}
+    cells: list[_Cell]
+
+
+def parse_record(content: str | bytes) -> dict[str, Any]:
+    """Return the record in the contents of a file, as it stands there; what may be left out is there and empty.
+
+    Raises
+    ------
+    ValueError
+        With the first thing that is wrong, in one line.
+    """
+    try:
+        found = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    return check_record(found)
+
+
+def check_record(found: Any) -> dict[str, Any]:
+    """As `parse_record`, of what was read from JSON."""
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    if _depth(found) > DEEPEST:
+        raise ValueError("it is nested too deeply")
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+        parsed = _Record.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]) from None
+    except UnicodeEncodeError:
+        raise ValueError("it has lone surrogates") from None
+    except OverflowError:
+        raise ValueError("it has a number that is too large") from None
+    for number, cell in enumerate(parsed.cells):
+        if isinstance(cell.difficulty, dict) and cell.difficulty:
+            raise ValueError(f"cells.{number}.difficulty: it has no level and reason")
+    cells = [{"status": "ok", "settings": {}, "config": {}, **cell} for cell in found["cells"]]
+    return {"environment": {}, "groups": {}, **found, "cells": cells}
+
+
+def damaged(path: object, error: ValueError) -> BadInput:
+    """Make the error for a record that is none."""
+    return BadInput("run", str(path), "the record of a run", f"it is damaged ({error}): run again with another --out")
+
+
+def _depth(found: Mapping[str, Any]) -> int:
+    """Return how many levels of lists and objects there are, without going down by recursion."""
+    level: list[Any] = [found]
+    depth = 0
+    while level and depth <= DEEPEST:
+        depth += 1
+        inside = [one for part in level for one in (part.values() if isinstance(part, dict) else part)]
+        level = [one for one in inside if isinstance(one, dict | list)]
+    return depth
