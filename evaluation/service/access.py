@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -152,7 +151,7 @@ def _given(authorization: str, api: bool, method: str) -> str:
     if scheme.lower() == "basic" and not api and method in ("GET", "HEAD"):
         try:
             return base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             return ""
     return ""
 

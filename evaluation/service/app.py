@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -38,9 +37,10 @@ from evaluation.service.answers import (
     TooLarge,
 )
 from evaluation.service.checks import Checker
-from evaluation.service.formats import TABLE, TENSORS, BadBlob, read_table
+from evaluation.service.formats import TABLE, TENSORS
 from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import DEFAULT, Limits
+from evaluation.service.records import check_record
 from evaluation.service.store import Store
 from evaluation.service.store_runs import run_status
 from partitions.errors import BadInput, disk_full
@@ -133,7 +133,7 @@ def make_app(
     )
     app.state.stopping = False
     _tell_errors(app)
-    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store, limits)):
+    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store)):
         app.include_router(router)
 
     @app.get("/api/health", tags=["server"], summary="How the server is")
@@ -158,7 +158,7 @@ def _blobs(store: Store, limits: Limits) -> APIRouter:
 
     @router.post("/missing", summary="Which of these blobs the server lacks", responses=REFUSED)
     def missing(names: BlobNames) -> BlobNames:
-        return BlobNames(sha256=[sha for sha in dict.fromkeys(names.sha256) if not store.blobs.has(sha)])
+        return BlobNames(sha256=[sha for sha in dict.fromkeys(names.sha256) if not store.blobs.kinds(sha)])
 
     @router.put(
         "/{sha256}",
@@ -199,10 +199,8 @@ def _submissions(app: FastAPI, store: Store, limits: Limits) -> APIRouter:
         status_code=202,
     )
     def post(posted: Post, response: Response) -> Posted:
-        for field, sha, _ in posted.bundle.references():
-            if not store.blobs.has(sha):
-                remedy = "upload it (PUT /api/blobs/{sha256}) and post again"
-                raise BadInput(f"bundle.{field}", sha, "a blob that the server has", remedy)
+        for field, sha, kind in posted.bundle.references():
+            _need(store, f"bundle.{field}", sha, kind)
         try:
             checker.check(posted.bundle)
         except BadInput as error:
@@ -238,7 +236,7 @@ def _submissions(app: FastAPI, store: Store, limits: Limits) -> APIRouter:
     return router
 
 
-def _runs(store: Store, limits: Limits) -> APIRouter:
+def _runs(store: Store) -> APIRouter:
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
     def found(run: str) -> dict[str, Any]:
@@ -253,21 +251,9 @@ def _runs(store: Store, limits: Limits) -> APIRouter:
 
     @router.put("/{run}", summary="Name a run and keep its run.json", responses={**REFUSED, **LARGE}, status_code=204)
     def put(run: Annotated[RunId, Path()], record: RunRecord) -> Response:
-        created = record.record.get("created")
-        if isinstance(created, bool) or not isinstance(created, int | float) or not 0 <= created < 1e11:
-            raise BadInput("record.created", created, "seconds since the epoch")
-        if not _is_utf8(json.dumps(record.record, ensure_ascii=False)):
-            raise BadInput("record", "(not shown)", "text without lone surrogates")
-        for name, kind in (("groups", dict), ("cells", list)):
-            if not isinstance(record.record.get(name), kind):
-                raise BadInput(f"record.{name}", type(record.record.get(name)).__name__, f"{kind.__name__} of run.json")
+        check_record(record.record)
         if record.rounds is not None:
-            try:
-                read_table(store.blobs.read(record.rounds), limits)
-            except KeyError:
-                raise BadInput("rounds", record.rounds, "a blob that the server has", "upload it first") from None
-            except BadBlob as error:
-                raise BadInput("rounds", record.rounds, f"a table: {error}") from None
+            _need(store, "rounds", record.rounds, TABLE)
         store.put_run(run, record.name, record.record, record.rounds)
         return Response(status_code=204)
 
@@ -306,6 +292,15 @@ def _runs(store: Store, limits: Limits) -> APIRouter:
     return router
 
 
+def _need(store: Store, field: str, sha: str, kind: str) -> None:
+    """Raise `BadInput` unless the store has a blob that was checked as this kind."""
+    if store.blobs.has(sha, kind):
+        return
+    if store.blobs.kinds(sha):
+        raise BadInput(field, sha, f"bytes of {kind}, and it was uploaded as another kind", "upload it as this kind")
+    raise BadInput(field, sha, "a blob that the server has", "upload it (PUT /api/blobs/{sha256}) and post again")
+
+
 def _line(one: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: one[name] for name in ("id", "name", "created", "experiments")}
     return {**kept, "models": sum(one["counts"].values()), "status": run_status(one["counts"])}
@@ -314,14 +309,6 @@ def _line(one: Mapping[str, Any]) -> dict[str, Any]:
 def _csv(text: str, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text.encode(), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refusal(field: str, message: str) -> Any:
