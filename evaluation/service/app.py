@@ -16,11 +16,12 @@ from fastapi_offline import FastAPIOffline
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from evaluation.catalogue import METRICS
 from evaluation.results import csv_text
 from evaluation.service import wire
-from evaluation.service.access import BodyLimit, Guard
+from evaluation.service.access import BodyLimit, Guard, Head
 from evaluation.service.answers import (
     BlobNames,
     Health,
@@ -43,7 +44,7 @@ from evaluation.service.limits import DEFAULT, Limits
 from evaluation.service.records import check_record
 from evaluation.service.store import Store
 from evaluation.service.store_runs import run_status
-from partitions.errors import BadInput, disk_full
+from partitions.errors import BadInput, disk_full, shortened
 
 LONGEST_WAIT = 30.0
 """Seconds for which a request may wait for a submission to be scored."""
@@ -148,6 +149,7 @@ def make_app(
             max_upload=limits.upload_bytes,
         )
 
+    app.add_middleware(Head)
     app.add_middleware(BodyLimit, limits=limits)
     app.add_middleware(Guard, token=token)
     return app
@@ -170,7 +172,9 @@ def _blobs(store: Store, limits: Limits) -> APIRouter:
     )
     async def put(sha256: ShaInPath, request: Request, content_type: Annotated[str, Header()] = "") -> Kept:
         if content_type not in (TABLE, TENSORS):
-            raise HTTPException(415, _refusal("Content-Type", f"{content_type!r}: allowed is {TABLE} or {TENSORS}"))
+            raise HTTPException(
+                415, _refusal("Content-Type", f"{shortened(content_type)!r}: allowed is {TABLE} or {TENSORS}")
+            )
         upload = await run_in_threadpool(store.blobs.upload, sha256, content_type, limits)
         with upload:
             waiting = bytearray()
@@ -311,6 +315,9 @@ def _csv(text: str, name: str) -> Response:
     return Response(text.encode(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
+_JSON_WANTED = "send one JSON object in UTF-8, as /docs describes it, with Content-Type: application/json"
+
+
 def _refusal(field: str, message: str) -> Any:
     return {"field": field, "message": message}
 
@@ -324,21 +331,32 @@ def _tell_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BadInput)
     async def bad_input(request: Request, error: BadInput) -> JSONResponse:
-        return JSONResponse(_refusal(error.key, str(error)), 422)
+        return JSONResponse(_refusal(shortened(error.key), str(error)), 422)
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = [str(part) for part in first["loc"]]
-        field = ".".join(place[1:] if len(place) > 1 else place)
+        if first["type"] == "json_invalid":
+            where = f"{first['ctx']['error']}, at character {place[-1]}"
+            return JSONResponse(_refusal("body", f"no JSON ({where}): {_JSON_WANTED}"), 422)
+        field = shortened(".".join(place[1:] if len(place) > 1 else place))
         more = len(error.errors()) - 1
         message = f"{field}: {first['msg']}" + (f" (and {more} more)" if more else "")
         return JSONResponse(_refusal(field, message.replace("\n", " ")), 422)
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
-        told = error.detail if isinstance(error.detail, dict) else _refusal(request.url.path, str(error.detail))
+        if isinstance(error.__cause__, UnicodeDecodeError | RecursionError):
+            problem = "no UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else "nested too deep"
+            return JSONResponse(_refusal("body", f"{problem}: {_JSON_WANTED}"), 422)
+        path = shortened(request.url.path)
+        told = error.detail if isinstance(error.detail, dict) else _refusal(path, str(error.detail))
         return JSONResponse(told, error.status_code, headers=error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return JSONResponse(_refusal("content", "the client went away before all of it had come"), 400)
 
     @app.exception_handler(SQLAlchemyError)
     async def database(request: Request, error: SQLAlchemyError) -> JSONResponse:

@@ -67,6 +67,10 @@ class Standing:
     finished: float | None
 
 
+class StoreLost(SQLAlchemyError):
+    """The SQLite file is no longer where it was: what is written now would be in no file that anybody finds."""
+
+
 class Store:
     """A database and the folder of its blobs. Safe to use from many threads, processes and servers at once.
 
@@ -87,9 +91,12 @@ class Store:
         self.url = _parsed(url)
         self.blobs = BlobStore(folder)
         self._engine = _engine(self.url)
+        self._file: tuple[int, int] | None = None
         try:
             self._open(folder)
-        except (SQLAlchemyError, OSError) as error:
+        except BadInput:
+            raise
+        except (SQLAlchemyError, OSError, ValueError, TypeError) as error:  # the driver's own for odd options
             raise BadInput("store", self.shown, f"a database that can be opened ({_short(error)})", _REMEDY) from None
 
     @property
@@ -321,16 +328,24 @@ class Store:
         with self._reading() as connection:
             return [dict(row._mapping) for row in connection.execute(asked)]
 
+    def _check_file(self) -> None:
+        """Raise `StoreLost` when an SQLite file was deleted or replaced since the store was opened."""
+        if self._file is not None and _identity(self.url) != self._file:
+            raise StoreLost(f"its file {self.url.database} was deleted or replaced: restore it, and start again")
+
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
+        self._check_file()
         with self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         """Open a transaction that is kept whole or not at all; in SQLite it takes the write lock at once."""
+        self._check_file()
         with self._engine.connect().execution_options(lethe_begin="BEGIN IMMEDIATE") as connection, connection.begin():
             yield connection
+            self._check_file()
 
     def _open(self, folder: Path) -> None:
         """Make the tables where there are none, and check that version and folder are this store's."""
@@ -342,6 +357,7 @@ class Store:
                 if attempt == 2:
                     raise
                 time.sleep(0.5)  # another server makes them right now
+        self._file = _identity(self.url)
         mark = folder / "store-id"
         if not mark.exists():
             fresh = mark.with_name(f"{mark.name}-{uuid.uuid4().hex}")
@@ -427,11 +443,26 @@ def _engine(url: URL) -> sa.Engine:
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         remedy = "pip install 'lethe[postgres]'" if "psycopg" in str(error) else "install its driver"
         raise BadInput("store", shown, f"a database whose driver is installed ({_short(error)})", remedy) from None
+    except BadInput:
+        raise
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise BadInput("store", shown, f"options that its driver takes ({_short(error)})", _REMEDY) from None
     except OSError as error:
         raise BadInput("store", shown, f"a folder one can write to ({error.strerror or error})") from None
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _identity(url: URL) -> tuple[int, int] | None:
+    """Return device and inode of an SQLite file; None where there is none."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    try:
+        found = Path(str(url.database)).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

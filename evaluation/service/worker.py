@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from evaluation.service.inspector import end_with_the_server
+from evaluation.service.inspector import deaf_to_interrupts, end_with_the_server
 from evaluation.service.limits import DEFAULT, Limits
 from evaluation.service.store import LEASE, Store
 from evaluation.service.wire import decode
@@ -175,7 +175,8 @@ class Workers:
             level = log.getEffectiveLevel()
             arguments = (self._store.url, self._store.blobs.folder, owner, self._limits, self._lease, level)
             process = self._context.Process(target=_main, args=arguments, name=f"evaluator {owner}", daemon=True)
-            process.start()
+            with deaf_to_interrupts():
+                process.start()
             self._processes[owner] = process
 
 
@@ -184,7 +185,6 @@ def _main(url: URL, folder: Path, owner: str, limits: Limits, lease: float, leve
     import torch
 
     stop = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the server's, which ends its workers
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     logging.basicConfig(level=level, format="evaluator: %(message)s")
     end_with_the_server()

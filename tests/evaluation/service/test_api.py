@@ -426,6 +426,58 @@ def test_what_is_not_there_is_said_so(client: TestClient, bundles: Bundles) -> N
     refused(client.get("/api/submissions/" + "0" * 64, params={"wait": 31}), "wait")
 
 
+@pytest.mark.parametrize("run", ["%2e%2e", "%2e", "...", "..%2f"])
+def test_dots_alone_name_no_run(client: TestClient, store: Store, run: str) -> None:
+    reply = client.put(f"/api/runs/{run}", json={"name": "r", "record": RECORD})
+    assert reply.status_code in (404, 405, 422)
+    assert store.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b'{"name": ', "character"),
+        (b'{"name": "\xff"}', "UTF-8"),
+        (b'{"name": ' + b"[" * 100_000, "nested"),
+    ],
+)
+def test_what_is_no_json_is_told_with_a_remedy(client: TestClient, content: bytes, word: str) -> None:
+    reply = client.put("/api/runs/run", content=content, headers={"Content-Type": "application/json"})
+    refused(reply, "body", word, "application/json")
+
+
+def test_long_values_come_back_short(client: TestClient) -> None:
+    long = "x" * 400_000
+    for sent in ({"name": "r", "record": {**RECORD, "created": long}}, {"name": "r", "record": RECORD, long: 1}):
+        reply = client.put("/api/runs/run", json=sent)
+        assert reply.status_code == 422 and len(reply.content) < 1000
+    assert len(client.get("/api/runs/" + "x" * 5000).content) < 1000
+
+
+def test_a_head_is_answered_as_a_get(client: TestClient) -> None:
+    for path, status in (("/api/health", 200), ("/api/runs", 200), ("/api/runs/nowhere", 404)):
+        reply = client.head(path)
+        assert (reply.status_code, reply.content) == (status, b"")
+        assert reply.headers["content-length"] == client.get(path).headers["content-length"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_deleted_database_is_said_and_nothing_is_written_into_nowhere(
+    client: TestClient, store: Store, replaced: bool
+) -> None:
+    put_run(client)
+    file = Path(str(store.url.database))
+    file.rename(file.with_name("elsewhere"))
+    if replaced:
+        file.write_bytes(b"")
+    for reply in (client.get("/api/health"), client.put("/api/runs/b", json={"name": "b", "record": RECORD})):
+        refused(reply, "store", "deleted or replaced", status=503)
+    assert file.exists() is replaced
+    file.with_name("elsewhere").rename(file)
+    assert client.get("/api/health").status_code == 200
+    assert [one["id"] for one in store.runs()] == ["run"]
+
+
 # ---------------------------------------------------------------------- description
 def test_the_description_names_every_answer(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
