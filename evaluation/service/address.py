@@ -19,4 +19,4 @@ def check_address(url: str) -> None:
     except httpx.InvalidURL as error:
         raise ValueError(str(error)) from None
     _ = found.host  # which httpx reads back from the form it sends: a bare "xn--" raises
-    found.raw_host.decode("ascii").encode("idna")  # as the socket does: an empty label, or one of more than 63 characters, raises
+    found.raw_host.decode("ascii").encode("idna")  # as the socket does: an empty or too long label raises

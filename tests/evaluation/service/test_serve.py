@@ -148,10 +148,7 @@ def test_the_command_serves_with_a_token_and_keeps_everything_below_its_home(tmp
     assert httpx.get(f"{process.url}/api/health", trust_env=False).status_code == 401
     code, output = process.stop()
     assert code == 0, output
-    assert (
-        f"evaluator: http://127.0.0.1:{port} (token required); its API: http://127.0.0.1:{port}/docs; store sqlite:///"
-        in output
-    )
+    assert f"evaluator: {process.url} (token required); its API: {process.url}/docs; store sqlite:///" in output
     assert TOKEN not in output
     assert {path.name for path in (home / "evaluator").iterdir()} >= {"evaluator.sqlite", "uploads", "store-id"}
 
@@ -191,7 +188,7 @@ def test_a_client_that_goes_away_leaves_no_traceback(started: Callable[[Process]
     assert list((tmp_path / "store" / "uploads").iterdir()) == []
 
 
-@pytest.mark.parametrize("after", [0.0, 1.0])
+@pytest.mark.parametrize("after", [1.0, 3.0])
 def test_a_ctrl_c_to_all_of_its_processes_is_quiet(tmp_path: Path, after: float) -> None:
     process = slow(tmp_path, 0.0)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **process.environment, "PYTHONUNBUFFERED": "1"}
