@@ -103,9 +103,10 @@ class Server:
             )
             who = "token required" if self.token else "no token: this machine only"
             address = f"http://{self._shown_host}:{listener.getsockname()[1]}"
-            say(f"evaluator: {address} ({who}); its API: {address}/docs; store {store.shown}")
             server = _Uvicorn(config, app)
-            server.run(sockets=[listener])
+            with server.capture_signals():  # from the line on that says it listens
+                say(f"evaluator: {address} ({who}); its API: {address}/docs; store {store.shown}")
+                server.run(sockets=[listener])
             store.close()
             if not server.started:
                 raise RunFailed(f"the evaluator could not start: {told.problem or 'the lines above say why'}")
