@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -179,11 +178,9 @@ class GroupSettings(BaseModel):
     @classmethod
     def _address(cls, value: str) -> str:
         if value:
-            parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-                raise ValueError("not an address")
-            if parts.username is not None or parts.port == 0:  # asking for the port raises when it is no number
-                raise ValueError("a token in an address is for everyone to read")
+            from evaluation.service.address import check_address
+
+            check_address(value)
         return value.rstrip("/")
 
     @classmethod

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 MOST_NAMES, FEW_NAMES = 30, 6
 """Names up to which an error lists them all, and how many it gives of more."""
+MOST_CHARACTERS = 200
+"""Of a value that an error shows."""
 
 
 class BadInput(ValueError):
@@ -27,10 +29,19 @@ class BadInput(ValueError):
 
     def __init__(self, key: str, value: object, allowed: str, remedy: str = "") -> None:
         self.key, self.value, self.allowed, self.remedy = key, value, allowed, remedy
-        super().__init__(f"{key}={value!r}: allowed is {allowed}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(
+            f"{shortened(key)}={shortened(repr(value))}: allowed is {allowed}" + (f"; {remedy}" if remedy else "")
+        )
 
     def __reduce__(self) -> tuple[type[BadInput], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.allowed, self.remedy)
+
+
+def shortened(text: str) -> str:
+    """Return a text, or of a long one its beginning and its length."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}... ({len(text)} characters)"
 
 
 class RunFailed(RuntimeError):

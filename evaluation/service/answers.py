@@ -8,7 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from evaluation.service.wire import Bundle, Name, Sha
 
-RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$", description="letters, digits, '.', '_' and '-'")]
+RunId = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$",
+        max_length=200,
+        description="letters, digits, '.', '_' and '-', and not dots alone",
+    ),
+]
 State = Literal["queued", "scoring", "done", "failed"]
 _INFINITE = {float("inf"): "inf", float("-inf"): "-inf"}
 Number = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -17,11 +16,12 @@ from fastapi_offline import FastAPIOffline
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from evaluation.catalogue import METRICS
 from evaluation.results import csv_text
 from evaluation.service import wire
-from evaluation.service.access import BodyLimit, Guard
+from evaluation.service.access import BodyLimit, Guard, Head
 from evaluation.service.answers import (
     BlobNames,
     Health,
@@ -38,12 +38,13 @@ from evaluation.service.answers import (
     TooLarge,
 )
 from evaluation.service.checks import Checker
-from evaluation.service.formats import TABLE, TENSORS, BadBlob, read_table
+from evaluation.service.formats import TABLE, TENSORS
 from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import DEFAULT, Limits
+from evaluation.service.records import check_record
 from evaluation.service.store import Store
 from evaluation.service.store_runs import run_status
-from partitions.errors import BadInput, disk_full
+from partitions.errors import BadInput, disk_full, shortened
 
 LONGEST_WAIT = 30.0
 """Seconds for which a request may wait for a submission to be scored."""
@@ -133,7 +134,7 @@ def make_app(
     )
     app.state.stopping = False
     _tell_errors(app)
-    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store, limits)):
+    for router in (_blobs(store, limits), _submissions(app, store, limits), _runs(store)):
         app.include_router(router)
 
     @app.get("/api/health", tags=["server"], summary="How the server is")
@@ -148,6 +149,7 @@ def make_app(
             max_upload=limits.upload_bytes,
         )
 
+    app.add_middleware(Head)
     app.add_middleware(BodyLimit, limits=limits)
     app.add_middleware(Guard, token=token)
     return app
@@ -158,7 +160,7 @@ def _blobs(store: Store, limits: Limits) -> APIRouter:
 
     @router.post("/missing", summary="Which of these blobs the server lacks", responses=REFUSED)
     def missing(names: BlobNames) -> BlobNames:
-        return BlobNames(sha256=[sha for sha in dict.fromkeys(names.sha256) if not store.blobs.has(sha)])
+        return BlobNames(sha256=[sha for sha in dict.fromkeys(names.sha256) if not store.blobs.kinds(sha)])
 
     @router.put(
         "/{sha256}",
@@ -170,7 +172,9 @@ def _blobs(store: Store, limits: Limits) -> APIRouter:
     )
     async def put(sha256: ShaInPath, request: Request, content_type: Annotated[str, Header()] = "") -> Kept:
         if content_type not in (TABLE, TENSORS):
-            raise HTTPException(415, _refusal("Content-Type", f"{content_type!r}: allowed is {TABLE} or {TENSORS}"))
+            raise HTTPException(
+                415, _refusal("Content-Type", f"{shortened(content_type)!r}: allowed is {TABLE} or {TENSORS}")
+            )
         upload = await run_in_threadpool(store.blobs.upload, sha256, content_type, limits)
         with upload:
             waiting = bytearray()
@@ -199,10 +203,8 @@ def _submissions(app: FastAPI, store: Store, limits: Limits) -> APIRouter:
         status_code=202,
     )
     def post(posted: Post, response: Response) -> Posted:
-        for field, sha, _ in posted.bundle.references():
-            if not store.blobs.has(sha):
-                remedy = "upload it (PUT /api/blobs/{sha256}) and post again"
-                raise BadInput(f"bundle.{field}", sha, "a blob that the server has", remedy)
+        for field, sha, kind in posted.bundle.references():
+            _need(store, f"bundle.{field}", sha, kind)
         try:
             checker.check(posted.bundle)
         except BadInput as error:
@@ -238,7 +240,7 @@ def _submissions(app: FastAPI, store: Store, limits: Limits) -> APIRouter:
     return router
 
 
-def _runs(store: Store, limits: Limits) -> APIRouter:
+def _runs(store: Store) -> APIRouter:
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
     def found(run: str) -> dict[str, Any]:
@@ -253,21 +255,9 @@ def _runs(store: Store, limits: Limits) -> APIRouter:
 
     @router.put("/{run}", summary="Name a run and keep its run.json", responses={**REFUSED, **LARGE}, status_code=204)
     def put(run: Annotated[RunId, Path()], record: RunRecord) -> Response:
-        created = record.record.get("created")
-        if isinstance(created, bool) or not isinstance(created, int | float) or not 0 <= created < 1e11:
-            raise BadInput("record.created", created, "seconds since the epoch")
-        if not _is_utf8(json.dumps(record.record, ensure_ascii=False)):
-            raise BadInput("record", "(not shown)", "text without lone surrogates")
-        for name, kind in (("groups", dict), ("cells", list)):
-            if not isinstance(record.record.get(name), kind):
-                raise BadInput(f"record.{name}", type(record.record.get(name)).__name__, f"{kind.__name__} of run.json")
+        check_record(record.record)
         if record.rounds is not None:
-            try:
-                read_table(store.blobs.read(record.rounds), limits)
-            except KeyError:
-                raise BadInput("rounds", record.rounds, "a blob that the server has", "upload it first") from None
-            except BadBlob as error:
-                raise BadInput("rounds", record.rounds, f"a table: {error}") from None
+            _need(store, "rounds", record.rounds, TABLE)
         store.put_run(run, record.name, record.record, record.rounds)
         return Response(status_code=204)
 
@@ -306,6 +296,15 @@ def _runs(store: Store, limits: Limits) -> APIRouter:
     return router
 
 
+def _need(store: Store, field: str, sha: str, kind: str) -> None:
+    """Raise `BadInput` unless the store has a blob that was checked as this kind."""
+    if store.blobs.has(sha, kind):
+        return
+    if store.blobs.kinds(sha):
+        raise BadInput(field, sha, f"bytes of {kind}, and it was uploaded as another kind", "upload it as this kind")
+    raise BadInput(field, sha, "a blob that the server has", "upload it (PUT /api/blobs/{sha256}) and post again")
+
+
 def _line(one: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: one[name] for name in ("id", "name", "created", "experiments")}
     return {**kept, "models": sum(one["counts"].values()), "status": run_status(one["counts"])}
@@ -316,12 +315,7 @@ def _csv(text: str, name: str) -> Response:
     return Response(text.encode(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+_JSON_WANTED = "send one JSON object in UTF-8, as /docs describes it, with Content-Type: application/json"
 
 
 def _refusal(field: str, message: str) -> Any:
@@ -337,21 +331,32 @@ def _tell_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BadInput)
     async def bad_input(request: Request, error: BadInput) -> JSONResponse:
-        return JSONResponse(_refusal(error.key, str(error)), 422)
+        return JSONResponse(_refusal(shortened(error.key), str(error)), 422)
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = [str(part) for part in first["loc"]]
-        field = ".".join(place[1:] if len(place) > 1 else place)
+        if first["type"] == "json_invalid":
+            where = f"{first['ctx']['error']}, at character {place[-1]}"
+            return JSONResponse(_refusal("body", f"no JSON ({where}): {_JSON_WANTED}"), 422)
+        field = shortened(".".join(place[1:] if len(place) > 1 else place))
         more = len(error.errors()) - 1
         message = f"{field}: {first['msg']}" + (f" (and {more} more)" if more else "")
         return JSONResponse(_refusal(field, message.replace("\n", " ")), 422)
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
-        told = error.detail if isinstance(error.detail, dict) else _refusal(request.url.path, str(error.detail))
+        if isinstance(error.__cause__, UnicodeDecodeError | RecursionError):
+            problem = "no UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else "nested too deep"
+            return JSONResponse(_refusal("body", f"{problem}: {_JSON_WANTED}"), 422)
+        path = shortened(request.url.path)
+        told = error.detail if isinstance(error.detail, dict) else _refusal(path, str(error.detail))
         return JSONResponse(told, error.status_code, headers=error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return JSONResponse(_refusal("content", "the client went away before all of it had come"), 400)
 
     @app.exception_handler(SQLAlchemyError)
     async def database(request: Request, error: SQLAlchemyError) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""Blobs as files named by their SHA-256: complete, on the disk and checked before they count."""
+"""Blobs as files named by their SHA-256 and kind: complete, on the disk and checked as that kind before they count."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from evaluation.service.formats import BadBlob
+from evaluation.service.formats import TABLE, TENSORS, BadBlob
 from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import Limits
 from partitions.errors import BadInput
 
 LEFTOVER_SECONDS = 24 * 3600.0
 """Age from which an unfinished upload, or a blob that no submission names, is taken away."""
+ENDS = {TABLE: ".parquet", TENSORS: ".safetensors"}
+"""How the names of files end, by kind: nothing is ever read as a kind as which it was not checked."""
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,37 +42,41 @@ class BlobStore:
         except OSError as error:
             raise BadInput("store", str(folder), f"a folder one can write to ({error.strerror or error})") from None
 
-    def path(self, sha: str) -> Path:
+    def path(self, sha: str, kind: str) -> Path:
         """Return where a blob lies; raises `KeyError` for what is no hash, so that no name leads elsewhere."""
         if not _SHA.fullmatch(sha):
             raise KeyError(sha)
-        return self.folder / "blobs" / sha[:2] / sha
+        return self.folder / "blobs" / sha[:2] / (sha + ENDS[kind])
 
-    def has(self, sha: str) -> bool:
-        """Tell whether a blob is here; a look at it keeps it from being taken away as unused."""
+    def has(self, sha: str, kind: str) -> bool:
+        """Tell whether a blob of this kind is here; a look at it keeps it from being taken away as unused."""
         try:
-            os.utime(self.path(sha))
+            os.utime(self.path(sha, kind))
         except (OSError, KeyError):
             return False
         return True
 
-    def read(self, sha: str) -> bytes:
-        """Return a blob's bytes; raises `KeyError` when it is not here."""
+    def kinds(self, sha: str) -> list[str]:
+        """Return the kinds as which a blob is here: none, one, or both for bytes that were uploaded as each."""
+        return [kind for kind in ENDS if self.has(sha, kind)]
+
+    def read(self, sha: str, kind: str) -> bytes:
+        """Return a blob's bytes; raises `KeyError` when it is not here, checked as this kind."""
         try:
-            return self.path(sha).read_bytes()
+            return self.path(sha, kind).read_bytes()
         except FileNotFoundError:
             raise KeyError(sha) from None
 
     def upload(self, sha: str, kind: str, limits: Limits) -> Upload:
         """Begin to write a blob; see `Upload`."""
-        return Upload(self.path(sha), self._uploads, sha, kind, limits)
+        return Upload(self.path(sha, kind), self._uploads, sha, kind, limits)
 
     def take_away_leftovers(self, used: Iterable[str]) -> int:
         """Remove old unfinished uploads and old blobs that are not `used`; return how many."""
         kept, removed = set(used), 0
         for path in [*self._uploads.iterdir(), *(self.folder / "blobs").glob("??/*")]:
             try:
-                if path.name not in kept and time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                if path.name.partition(".")[0] not in kept and time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
                     path.unlink()
                     removed += 1
             except FileNotFoundError:  # another server was faster

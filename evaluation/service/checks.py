@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from evaluation.evidence import DIVERGENCES
-from evaluation.service.formats import BadBlob, read_table
+from evaluation.service.formats import TABLE, TENSORS, BadBlob, read_table
 from evaluation.service.limits import Limits
 from evaluation.service.tensors import read_arrays, read_state
 from evaluation.service.wire import Bundle, ModelPart, ShadowsPart
@@ -48,7 +48,7 @@ SPLITS = ("train", "holdout", "reference")
 _WORDS = {"text": "text", "flag": "booleans", "count": "whole numbers", "number": "floating-point numbers"}
 _DTYPES = {"flag": "b", "count": "iu", "number": "f"}
 
-Read = Callable[[str], bytes]
+Read = Callable[[str, str], bytes]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Checker:
     Parameters
     ----------
     read : callable
-        Returns the bytes of a blob by its SHA-256; raises `KeyError` when the store lacks it.
+        Returns the bytes of a blob by its SHA-256 and kind; raises `KeyError` when the store lacks it.
     limits : Limits
         Of tables and tensors.
     """
@@ -123,7 +123,7 @@ class Checker:
 
     def _shadows(self, part: ShadowsPart) -> None:
         count = _named("shadows.records", self._read_shadow_records, part.records)
-        arrays = _named("shadows.arrays", lambda sha: read_arrays(self._read(sha), self._limits), part.arrays)
+        arrays = _named("shadows.arrays", lambda sha: read_arrays(self._read(sha, TENSORS), self._limits), part.arrays)
         wanted = {"forgotten", "trained", "retrained", "seed_gaps"}
         for name in sorted(wanted - arrays.keys()) + sorted(arrays.keys() - wanted - {"forgot"}):
             said = "is missing" if name in wanted else "is not one of them"
@@ -142,15 +142,15 @@ class Checker:
         return len(_records(self._table(sha, SHADOW_RECORDS)))
 
     def _read_any(self, sha: str) -> None:
-        read_table(self._read(sha), self._limits)
+        read_table(self._read(sha, TABLE), self._limits)
 
     def _read_state(self, sha: str) -> Tensors:
-        state = read_state(self._read(sha), self._limits)
+        state = read_state(self._read(sha, TENSORS), self._limits)
         named = state.params | state.float_buffers | state.int_buffers
         return Tensors({name: tuple(tensor.shape) for name, tensor in named.items()})
 
     def _table(self, sha: str, columns: dict[str, Kind]) -> pd.DataFrame:
-        table = read_table(self._read(sha), self._limits)
+        table = read_table(self._read(sha, TABLE), self._limits)
         for name in columns:
             if name not in table.columns:
                 raise BadField(name, "missing", "columns " + ", ".join(columns))

@@ -23,6 +23,8 @@ TABLE, TENSORS = "application/vnd.apache.parquet", "application/vnd.safetensors"
 ORDER = "order"
 """Metadata of safetensors: the names of the tensors in the order in which sums over them are taken."""
 _PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64)
+_BATCH_BYTES = 64 * 2**20  # of a table that are decoded at once
+_TEXT_WIDTH = 8  # bytes of a row that a text takes at least
 _HEADER_BYTES = 100 * 2**20  # of safetensors, as its own reader allows
 
 
@@ -65,6 +67,11 @@ def read_table(data: bytes, limits: Limits = DEFAULT) -> pd.DataFrame:
         When it is not parquet, too large once unfolded, compressed, or has a column that is not a boolean, a number or
         text.
     """
+    table: pd.DataFrame = _arrow_table(data, limits).to_pandas(ignore_metadata=True)
+    return table
+
+
+def _arrow_table(data: bytes, limits: Limits) -> pa.Table:
     try:
         file = pq.ParquetFile(
             pa.BufferReader(data),
@@ -77,20 +84,20 @@ def read_table(data: bytes, limits: Limits = DEFAULT) -> pd.DataFrame:
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=text, arrow_extensions_enabled=False)
         taken = 0
         batches = []
-        for batch in file.iter_batches(batch_size=65_536):
+        for batch in file.iter_batches(batch_size=_batch_rows(file)):
             taken += sum(_unfolded(column, limits) for column in batch.columns)
             if taken > limits.table_bytes:
                 raise BadBlob(f"takes more than {limits.table_bytes} bytes of memory")
             batches.append(batch)
         arrow = pa.Table.from_batches(batches, schema=file.schema_arrow)
+        arrow.validate(full=True)  # text that is no UTF-8
     except (pa.ArrowException, OSError, OverflowError, MemoryError) as error:
         raise BadBlob(f"not a parquet table that can be read ({first_line(error)})") from None
     for name, column in zip(arrow.column_names, arrow.columns, strict=True):
         if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
             raise BadBlob(f"column {name!r} has missing values, which only text and floats may have")
     plain = [column.cast(column.type.value_type) if _is_dictionary(column) else column for column in arrow.columns]
-    table: pd.DataFrame = pa.table(plain, names=arrow.column_names).to_pandas(ignore_metadata=True)
-    return table
+    return pa.table(plain, names=arrow.column_names)
 
 
 def tensors_header(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def tensors_header(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
 def check_blob(kind: str, data: bytes, limits: Limits = DEFAULT) -> None:
     """Raise `BadBlob` unless the bytes can be read as their kind, `TABLE` or `TENSORS`."""
     if kind == TABLE:
-        read_table(data, limits)
+        _arrow_table(data, limits)
     else:
         tensors_header(data, limits)
         try:
@@ -129,6 +136,9 @@ def check_blob(kind: str, data: bytes, limits: Limits = DEFAULT) -> None:
 
 def _check_shape(file: pq.ParquetFile, limits: Limits) -> None:
     found = file.metadata
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    if found.num_rows != sum(group.num_rows for group in groups) or any(group.num_rows < 0 for group in groups):
+        raise BadBlob(f"{found.num_rows} rows, and its row groups have others")
     if found.num_rows > limits.rows or found.num_columns > limits.columns:
         most = f"at most {limits.rows} rows and {limits.columns} columns are taken"
         raise BadBlob(f"{found.num_rows} rows and {found.num_columns} columns, and {most}")
@@ -138,11 +148,23 @@ def _check_shape(file: pq.ParquetFile, limits: Limits) -> None:
     for field in file.schema_arrow:
         if not (_is_text(field.type) or any(is_of(field.type) for is_of in _PLAIN)):
             raise BadBlob(f"column {field.name!r} is {field.type}: only booleans, numbers and text are taken")
-    for number in range(found.num_row_groups):
-        group = found.row_group(number)
+    if found.num_rows * _row_bytes(file) > limits.table_bytes:  # before any of it is decoded
+        raise BadBlob(f"takes more than {limits.table_bytes} bytes of memory")
+    for group in groups:
         for place in range(group.num_columns):
             if group.column(place).compression != "UNCOMPRESSED":
                 raise BadBlob(f"column {names[place]!r} is compressed: write it with compression NONE")
+
+
+def _row_bytes(file: pq.ParquetFile) -> int:
+    """Return the bytes that a row takes at least, read from the types of the columns alone."""
+    widths = (_TEXT_WIDTH if _is_text(field.type) else (field.type.bit_width + 7) // 8 for field in file.schema_arrow)
+    return sum(widths)
+
+
+def _batch_rows(file: pq.ParquetFile) -> int:
+    """Return how many rows to decode at once: fewer of a wide table."""
+    return max(1, min(65_536, _BATCH_BYTES // max(1, _row_bytes(file))))
 
 
 def _unfolded(column: Any, limits: Limits) -> int:

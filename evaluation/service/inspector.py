@@ -6,10 +6,14 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
+from typing import Any
 
 from evaluation.service.formats import BadBlob, check_blob
 from evaluation.service.limits import Limits
@@ -43,7 +47,7 @@ class Inspector:
     def warm_up(self) -> None:
         """Start the process, so that the first upload need not wait for it."""
         with contextlib.suppress(BrokenProcessPool):
-            self._started().submit(os.getpid)
+            self._submit(self._started(), os.getpid)
 
     def close(self) -> None:
         """End the process."""
@@ -55,7 +59,7 @@ class Inspector:
     def _check(self, path: Path, kind: str, limits: Limits) -> None:
         pool = self._started()
         try:
-            problem = pool.submit(_problem, path, kind, limits).result()
+            problem = self._submit(pool, _problem, path, kind, limits).result()
         except BrokenProcessPool:
             with self._lock:
                 if self._pool is pool:
@@ -63,6 +67,10 @@ class Inspector:
             raise
         if problem:
             raise BadBlob(problem)
+
+    def _submit(self, pool: ProcessPoolExecutor, work: Callable[..., Any], *arguments: object) -> Future[Any]:
+        with self._lock, deaf_to_interrupts():  # the first work starts the process
+            return pool.submit(work, *arguments)
 
     def _started(self) -> ProcessPoolExecutor:
         with self._lock:
@@ -74,6 +82,17 @@ class Inspector:
 
 INSPECTOR = Inspector()
 """One a process is enough."""
+
+
+@contextlib.contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Start processes that a Ctrl-C, which reaches the whole group, does not interrupt: the server ends them."""
+    ensure_running()  # Python's own helper, whose start would undo the next line
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_the_server() -> None:

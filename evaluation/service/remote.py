@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from evaluation.curves import write_curves
 from evaluation.results import write_results
 from evaluation.runs import RECORD, Run, read_record
 from evaluation.service import wire
 from evaluation.service.access import TOKEN, TOKEN_FILE
+from evaluation.service.address import check_address
+from evaluation.service.answers import BlobNames, Posted, Scored
 from evaluation.service.formats import TABLE, table_bytes
 from evaluation.service.wire import Blob, Bundle, Encoder
 from evaluation.submission import Submission
@@ -38,6 +41,7 @@ TRIES = 3
 RESUME = "the same command goes on from the cache"
 
 log = logging.getLogger("lethe.evaluator")
+Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Remote:
@@ -77,6 +81,11 @@ class Remote:
         client: httpx.Client | None = None,
     ) -> None:
         self.url, self._run_folder, self._tell, self._patience = url.rstrip("/"), run_folder, on_progress, patience
+        try:
+            check_address(self.url)
+        except ValueError:
+            allowed = "an address such as http://127.0.0.1:8799, without user and password"
+            raise BadInput("evaluator", self.url, allowed) from None
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # a proxy of the environment must not see weights
         self._client = client or httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=False)
@@ -109,7 +118,7 @@ class Remote:
             if not lacks or not left:
                 raise self._refused(reply, f"{submission.model.method} {submission.model.checkpoint}")
             self._sent.clear()  # its store was emptied meanwhile
-        id = reply.json()["id"]
+        id = self._read(Posted, reply).id
         if id != bundle.id:
             raise RunFailed(
                 f"evaluator {self.url}: it read another bundle than was sent; use the same Lethe at both ends"
@@ -121,8 +130,8 @@ class Remote:
         """Wait for every submission and write its rows; raises `RunFailed` when one failed."""
         for number, (id, name) in enumerate(list(self._ids.items()), start=1):
             scored = self._wait(id, name, f"{number} of {len(self._ids)}")
-            write_results(self._run_folder, [_numbers(row) for row in scored["rows"]])
-            write_curves(self._run_folder, [_numbers(row) for row in scored["curves"]])
+            write_results(self._run_folder, [_numbers(row.model_dump()) for row in scored.rows])
+            write_curves(self._run_folder, [_numbers(row.model_dump()) for row in scored.curves])
         if self._ids:
             self._put_run()
             self._tell(f"{len(self._ids)} models scored at {self.url}, run {self.run}")
@@ -133,7 +142,7 @@ class Remote:
         reply = self._ask("GET", "/api/health", patience=min(self._patience, FIRST_PATIENCE))
         try:
             version = reply.json()["bundle_version"] if reply.status_code == 200 else None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             version = None
         if reply.status_code in (401, 403):
             raise self._refused(reply, "the token")
@@ -175,27 +184,29 @@ class Remote:
         reply = self._ask("POST", "/api/blobs/missing", json={"sha256": unknown})
         if reply.status_code >= 300:
             raise self._refused(reply, "blobs")
-        for sha in reply.json()["sha256"]:
+        for sha in self._read(BlobNames, reply).sha256:
+            if sha not in blobs:
+                raise self._not_an_evaluator("it asks for a blob that nobody named")
             headers = {"Content-Type": blobs[sha].kind}
             reply = self._ask("PUT", f"/api/blobs/{sha}", content=blobs[sha].make(), headers=headers)
             if reply.status_code >= 300:
                 raise self._refused(reply, "a table or weights")
         self._sent.update(unknown)
 
-    def _wait(self, id: str, name: str, which: str) -> dict[str, Any]:
+    def _wait(self, id: str, name: str, which: str) -> Scored:
         told = time.monotonic()
         while True:
             reply = self._ask("GET", f"/api/submissions/{id}", params={"wait": WAIT})
             if reply.status_code >= 300:
                 raise self._refused(reply, name)
-            found: dict[str, Any] = reply.json()
-            if found["status"] == "done":
+            found = self._read(Scored, reply)
+            if found.status == "done":
                 return found
-            if found["status"] == "failed":
-                raise RunFailed(f"evaluator {self.url} could not score {name}: {found['reason']}; {RESUME}")
+            if found.status == "failed":
+                raise RunFailed(f"evaluator {self.url} could not score {name}: {found.reason}; {RESUME}")
             if time.monotonic() - told >= WAIT / 2:
                 told = time.monotonic()
-                self._tell(f"waiting for {self.url}: {name}, {which}, is {found['status']}")
+                self._tell(f"waiting for {self.url}: {name}, {which}, is {found.status}")
 
     def _ask(self, method: str, path: str, patience: float | None = None, **parts: Any) -> httpx.Response:
         """Send a request until it is answered, for as long as patience lasts; it may be sent twice."""
@@ -218,6 +229,17 @@ class Remote:
                 self._tell(f"{self.url} does not answer ({problem}): trying again for up to {patience:g} s")
             time.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _read(self, kind: type[Answer], reply: httpx.Response) -> Answer:
+        """Return an answer, checked: a proxy on the way may answer 200 with a page of its own."""
+        try:
+            return kind.model_validate(reply.json())
+        except (ValueError, RecursionError) as error:
+            raise self._not_an_evaluator(_first_problem(error)) from None
+
+    def _not_an_evaluator(self, problem: str) -> RunFailed:
+        remedy = f"see what lies between here and it, a proxy perhaps; {RESUME}"
+        return RunFailed(f"evaluator {self.url} did not answer as an evaluator does: {problem}; {remedy}")
 
     def _refused(self, reply: httpx.Response, what: str) -> BadInput | RunFailed:
         if reply.status_code in (401, 403):
@@ -242,9 +264,17 @@ def _said(reply: httpx.Response) -> str:
     """Return the server's own line, or the beginning of whatever it sent."""
     try:
         text = str(reply.json()["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = reply.text
     return " ".join(text.split())[:500]
+
+
+def _first_problem(error: Exception) -> str:
+    """Say in a line what is wrong with an answer."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'its answer'}: {first['msg']}"[:200]
+    return "its answer is no JSON"
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:

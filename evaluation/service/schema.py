@@ -12,7 +12,7 @@ from evaluation.curves import COLUMNS as CURVE_COLUMNS
 from evaluation.curves import SEEDS
 from evaluation.results import COLUMNS as RESULT_COLUMNS
 
-VERSION = "1"
+VERSION = "2"
 """Of these tables; a store of another version is refused."""
 WAITING = ("queued", "scoring")
 STATES = (*WAITING, "done", "failed")
@@ -78,6 +78,7 @@ submissions = sa.Table(
     sa.Column("status", sa.String(20), nullable=False, index=True),
     sa.Column("reason", sa.Text, nullable=False, default=""),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("deaths", sa.Integer, nullable=False, default=0),
     sa.Column("owner", sa.String(300), nullable=False, default=""),
     sa.Column("lease_until", sa.Double, nullable=False, default=0.0),
     sa.Column("posted", sa.Double, nullable=False),

@@ -14,9 +14,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.engine import URL
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evaluation.service.access import MAKE_ONE, is_loopback
 from evaluation.service.app import make_app
+from evaluation.service.formats import first_line
 from evaluation.service.limits import DEFAULT, MIB
 from evaluation.service.store import LEASE, Store
 from evaluation.service.worker import Workers
@@ -90,8 +92,9 @@ class Server:
                 background=workers,
             )
             add_to(app, store)
+            told = _Told(app)
             config = uvicorn.Config(
-                app,
+                told,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -100,16 +103,45 @@ class Server:
             )
             who = "token required" if self.token else "no token: this machine only"
             address = f"http://{self._shown_host}:{listener.getsockname()[1]}"
-            say(f"evaluator: {address} ({who}); its API: {address}/docs; store {store.shown}")
             server = _Uvicorn(config, app)
-            server.run(sockets=[listener])
+            with server.capture_signals():  # from the line on that says it listens
+                say(f"evaluator: {address} ({who}); its API: {address}/docs; store {store.shown}")
+                server.run(sockets=[listener])
             store.close()
             if not server.started:
-                raise RunFailed("the evaluator could not start; the lines above say why")
+                raise RunFailed(f"the evaluator could not start: {told.problem or 'the lines above say why'}")
 
     @property
     def _shown_host(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
+
+
+class _Told:
+    """The application, whose failure to start is one line for a person instead of a traceback.
+
+    Attributes
+    ----------
+    problem : str
+        Why it could not start; else empty.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self.problem = app, ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on but the traceback of a failed start."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def shortened(message: Message) -> None:
+            await send({**message, "message": ""} if message["type"].endswith(".failed") else message)
+
+        try:
+            await self._app(scope, receive, shortened)
+        except Exception as error:
+            self.problem = first_line(getattr(error, "orig", None) or error)
+            raise
 
 
 class _Uvicorn(uvicorn.Server):

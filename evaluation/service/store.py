@@ -32,8 +32,8 @@ NAMED = {"experiments": "experiment", "datasets": "dataset", "requests": "reques
 """What a list of runs tells of each, and the columns of its results that say so."""
 LEASE = 30.0
 """Seconds after which a submission is anybody's again when whoever scores it has not said that it still does."""
-ATTEMPTS = 3
-"""How often a submission is begun before it counts as one that kills its worker."""
+DEATHS = 3
+"""How many workers may die while they score a submission before it counts as one that kills them."""
 BUSY_SECONDS = 30.0
 """How long a writer waits for another one of an SQLite store."""
 CONNECTIONS = 40
@@ -67,6 +67,10 @@ class Standing:
     finished: float | None
 
 
+class StoreLost(SQLAlchemyError):
+    """The SQLite file is no longer where it was: what is written now would be in no file that anybody finds."""
+
+
 class Store:
     """A database and the folder of its blobs. Safe to use from many threads, processes and servers at once.
 
@@ -87,9 +91,12 @@ class Store:
         self.url = _parsed(url)
         self.blobs = BlobStore(folder)
         self._engine = _engine(self.url)
+        self._file: tuple[int, int] | None = None
         try:
             self._open(folder)
-        except (SQLAlchemyError, OSError) as error:
+        except BadInput:
+            raise
+        except (SQLAlchemyError, OSError, ValueError, TypeError) as error:  # the driver's own for odd options
             raise BadInput("store", self.shown, f"a database that can be opened ({_short(error)})", _REMEDY) from None
 
     @property
@@ -190,7 +197,7 @@ class Store:
                     connection.execute(sa.insert(schema.uses), used)
             else:
                 again = sa.update(table).where(table.c.id == id, table.c.status == "failed")
-                connection.execute(again.values(status="queued", reason="", attempts=0, finished=None))
+                connection.execute(again.values(status="queued", reason="", attempts=0, deaths=0, finished=None))
             of = (schema.posts.c.run == run) & (schema.posts.c.submission == id)
             connection.execute(sa.delete(schema.posts).where(of))  # the last one posted is the last one written
             _insert_unless_there(connection, schema.posts, {"run": run, "submission": id})
@@ -222,8 +229,7 @@ class Store:
     def claim(self, owner: str, lease: float = LEASE) -> str | None:
         """Take the oldest submission that waits, or whose scorer has gone silent; None when there is none.
 
-        One transaction looks and takes, so no two workers, of whichever server, get the same one. A submission that
-        was begun `ATTEMPTS` times and never ended is failed instead: it kills whoever scores it.
+        One transaction looks and takes, so no two workers, of whichever server, get the same one.
         """
         table, now = schema.submissions, time.time()
         free = (table.c.status == "queued") | ((table.c.status == "scoring") & (table.c.lease_until < now))
@@ -235,13 +241,10 @@ class Store:
             found = connection.execute(oldest.with_for_update(skip_locked=True)).one_or_none()
             if found is None:
                 return None
-            taken = {"status": "scoring", "owner": owner, "lease_until": now + lease, "started": now}
-            if found.attempts >= ATTEMPTS:
-                reason = f"the worker died {ATTEMPTS} times while scoring it: too little memory, most likely"
-                taken = {"status": "failed", "owner": "", "reason": reason, "finished": now}
-            values = {**taken, "attempts": found.attempts + 1}
+            values = {"status": "scoring", "owner": owner, "lease_until": now + lease, "started": now}
+            values["attempts"] = found.attempts + 1
             changed = connection.execute(sa.update(table).where(table.c.id == found.id, free).values(**values))
-            return found.id if changed.rowcount == 1 and taken["status"] == "scoring" else None
+            return found.id if changed.rowcount == 1 else None
 
     def renew(self, id: str, owner: str, lease: float = LEASE) -> bool:
         """Say that `owner` still scores a submission; tells whether it is still his."""
@@ -273,6 +276,23 @@ class Store:
         with self._writing() as connection:
             values = {"status": "queued", "owner": "", "attempts": table.c.attempts - 1}
             return connection.execute(sa.update(table).where(mine).values(**values)).rowcount
+
+    def bury(self, owner: str) -> int:
+        """Queue again what `owner`, a worker that a living server saw die, was at; returns how many.
+
+        A submission that `DEATHS` workers died of is failed instead. The end of a server, which takes its workers
+        along, is nobody's fault and never counted.
+        """
+        table = schema.submissions
+        mine = (table.c.owner == owner) & (table.c.status == "scoring")
+        reason = f"the worker died {DEATHS} times while scoring it: too little memory, most likely"
+        failed = {"status": "failed", "reason": reason, "finished": time.time()}
+        with self._writing() as connection:
+            counted = sa.update(table).where(mine).values(deaths=table.c.deaths + 1)
+            buried = connection.execute(counted).rowcount
+            connection.execute(sa.update(table).where(mine, table.c.deaths >= DEATHS).values(owner="", **failed))
+            connection.execute(sa.update(table).where(mine).values(owner="", status="queued"))
+        return buried
 
     def counts(self) -> dict[str, int]:
         """Return the number of submissions by status."""
@@ -308,42 +328,86 @@ class Store:
         with self._reading() as connection:
             return [dict(row._mapping) for row in connection.execute(asked)]
 
+    def _check_file(self) -> None:
+        """Raise `StoreLost` when an SQLite file was deleted or replaced since the store was opened."""
+        if self._file is not None and _identity(self.url) != self._file:
+            raise StoreLost(f"its file {self.url.database} was deleted or replaced: restore it, and start again")
+
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
+        self._check_file()
         with self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         """Open a transaction that is kept whole or not at all; in SQLite it takes the write lock at once."""
+        self._check_file()
         with self._engine.connect().execution_options(lethe_begin="BEGIN IMMEDIATE") as connection, connection.begin():
             yield connection
+            self._check_file()
 
     def _open(self, folder: Path) -> None:
         """Make the tables where there are none, and check that version and folder are this store's."""
         for attempt in range(3):
             try:
-                with self._writing() as connection:
-                    schema.metadata.create_all(connection)
-                    for name, value in (("version", schema.VERSION), ("store", uuid.uuid4().hex)):
-                        _insert_unless_there(connection, schema.facts, {"name": name, "value": value})
+                known = self._tables()
                 break
             except SQLAlchemyError:
                 if attempt == 2:
                     raise
                 time.sleep(0.5)  # another server makes them right now
-        with self._reading() as connection:
-            known = dict(connection.execute(sa.select(schema.facts.c.name, schema.facts.c.value)).tuples().all())
-        if known["version"] != schema.VERSION:
-            allowed = f"a store of version {schema.VERSION}, and this is version {known['version']}"
-            raise BadInput("store", self.shown, allowed, "use the Lethe that made it, or name a new store")
+        self._file = _identity(self.url)
         mark = folder / "store-id"
         if not mark.exists():
             fresh = mark.with_name(f"{mark.name}-{uuid.uuid4().hex}")
             fresh.write_text(known["store"])
             fresh.replace(mark)
-        if mark.read_text() != known["store"]:
+        if mark.read_bytes() != known["store"].encode():
             raise BadInput("store", self.shown, f"the database whose blobs lie in {folder}", "name its own --folder")
+
+    def _tables(self) -> dict[str, str]:
+        """Make the tables where there are none, and return the facts; a database of something else stays untouched."""
+        with self._reading() as connection:
+            facts = self._facts(connection)
+        if self._engine.dialect.name == "sqlite":
+            raw = self._engine.raw_connection()  # outside of any transaction
+            raw.cursor().execute("PRAGMA journal_mode=WAL")  # kept in the file: for stores only
+            raw.close()
+        if facts:
+            return facts
+        with self._writing() as connection:
+            facts = self._facts(connection)  # another server may have been faster
+            if not facts:
+                facts = {"version": schema.VERSION, "store": uuid.uuid4().hex}
+                schema.metadata.create_all(connection)
+                named = [{"name": name, "value": value} for name, value in facts.items()]
+                connection.execute(sa.insert(schema.facts), named)
+        return facts
+
+    def _facts(self, connection: Connection) -> dict[str, str]:
+        """Return the facts of a store, empty without any of its tables; raises `BadInput` for anything else."""
+        looked, remedy = sa.inspect(connection), "name a new store"
+        tables = schema.metadata.tables
+        there = sorted(set(looked.get_table_names()) & tables.keys())
+        if not there:
+            return {}
+        columns = {name: {str(column["name"]) for column in looked.get_columns(name)} for name in there}
+        facts: dict[str, str] = {}
+        if columns.get("facts", set()) >= set(schema.facts.c.keys()):
+            asked = sa.select(schema.facts.c.name, schema.facts.c.value)
+            facts = dict(connection.execute(asked).tuples().all())
+        if not facts.keys() >= {"version", "store"}:
+            allowed = f"an empty database or a store, and this has tables of something else ({', '.join(there)})"
+            raise BadInput("store", self.shown, allowed, remedy)
+        if facts["version"] != schema.VERSION:
+            allowed = f"a store of version {schema.VERSION}, and this is version {facts['version']}"
+            raise BadInput("store", self.shown, allowed, "use the Lethe that made it, or name a new store")
+        for name, table in tables.items():
+            if lacks := sorted(set(table.c.keys()) - columns.get(name, set())):
+                allowed = f"a whole store, and this one's table {name} lacks {', '.join(lacks)}"
+                raise BadInput("store", self.shown, allowed, f"take it from a backup, or {remedy}")
+        return facts
 
 
 _STANDING = [
@@ -379,6 +443,10 @@ def _engine(url: URL) -> sa.Engine:
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         remedy = "pip install 'lethe[postgres]'" if "psycopg" in str(error) else "install its driver"
         raise BadInput("store", shown, f"a database whose driver is installed ({_short(error)})", remedy) from None
+    except BadInput:
+        raise
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise BadInput("store", shown, f"options that its driver takes ({_short(error)})", _REMEDY) from None
     except OSError as error:
         raise BadInput("store", shown, f"a folder one can write to ({error.strerror or error})") from None
     sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -386,9 +454,20 @@ def _engine(url: URL) -> sa.Engine:
     return engine
 
 
+def _identity(url: URL) -> tuple[int, int] | None:
+    """Return device and inode of an SQLite file; None where there is none."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    try:
+        found = Path(str(url.database)).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions when it likes
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.service.formats import read_table
+from evaluation.service.formats import TABLE, read_table
 from evaluation.service.sources import RunInfo
 from evaluation.service.store import Store
 from partitions.errors import BadInput
@@ -84,9 +84,9 @@ class StoredRun:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """The recorded rounds of every training; empty where none were given."""
-        if self._rounds is None or not self._store.blobs.has(self._rounds):
+        if self._rounds is None or not self._store.blobs.has(self._rounds, TABLE):
             return pd.DataFrame(columns=["method", "round", "site"])
-        return read_table(self._store.blobs.read(self._rounds))
+        return read_table(self._store.blobs.read(self._rounds, TABLE))
 
 
 def run_status(counts: Mapping[str, int]) -> str:

@@ -32,7 +32,8 @@ def read_state(data: bytes, limits: Limits = DEFAULT) -> State:
     header = tensors_header(data, limits)
     tensors = _loaded(data)
     order = json.loads(header.get("__metadata__", {}).get(ORDER, "null")) or sorted(tensors)
-    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
+    named = isinstance(order, list) and all(isinstance(name, str) for name in order)
+    if not named or sorted(order) != sorted(tensors):
         raise BadBlob("the order of its tensors does not name each of them once")
     groups: dict[str, Tensors] = {group: {} for group in GROUPS}
     for key in order:

@@ -231,7 +231,7 @@ class Encoder:
         return part
 
 
-def decode(bundle: Bundle, read: Callable[[str], bytes], limits: Limits = DEFAULT) -> Submission:
+def decode(bundle: Bundle, read: Callable[[str, str], bytes], limits: Limits = DEFAULT) -> Submission:
     """Return the submission of a bundle.
 
     Parameters
@@ -239,14 +239,14 @@ def decode(bundle: Bundle, read: Callable[[str], bytes], limits: Limits = DEFAUL
     bundle : Bundle
         Checked (`evaluation.service.checks`).
     read : callable
-        Returns the bytes of a blob by its SHA-256.
+        Returns the bytes of a blob by its SHA-256 and kind.
     """
 
     def table(sha: str | None) -> pd.DataFrame | None:
-        return None if sha is None else read_table(read(sha), limits)
+        return None if sha is None else read_table(read(sha, TABLE), limits)
 
     def state(sha: str | None) -> State | None:
-        return None if sha is None else read_state(read(sha), limits)
+        return None if sha is None else read_state(read(sha, TENSORS), limits)
 
     def scored(part: ModelPart) -> ScoredModel:
         return ScoredModel(
@@ -258,7 +258,7 @@ def decode(bundle: Bundle, read: Callable[[str], bytes], limits: Limits = DEFAUL
             scorecard=table(part.scorecard),
             state=state(part.state),
             cost=None if part.cost is None else {name: _read_scalar(value) for name, value in part.cost.items()},
-            tables={name: read_table(read(sha), limits) for name, sha in part.tables.items()},
+            tables={name: read_table(read(sha, TABLE), limits) for name, sha in part.tables.items()},
         )
 
     model = scored(bundle.model)
@@ -284,9 +284,9 @@ def decode(bundle: Bundle, read: Callable[[str], bytes], limits: Limits = DEFAUL
     )
 
 
-def read_shadows(part: ShadowsPart, read: Callable[[str], bytes], limits: Limits = DEFAULT) -> Shadows:
+def read_shadows(part: ShadowsPart, read: Callable[[str, str], bytes], limits: Limits = DEFAULT) -> Shadows:
     """Return the shadows of a bundle."""
-    records, arrays = read_table(read(part.records), limits), read_arrays(read(part.arrays), limits)
+    records, arrays = read_table(read(part.records, TABLE), limits), read_arrays(read(part.arrays, TENSORS), limits)
     return Shadows(
         records=tuple(records["record"].astype(str)),
         unlearned=records["unlearned"].to_numpy(np.bool_),

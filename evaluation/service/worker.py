@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from evaluation.service.inspector import end_with_the_server
+from evaluation.service.inspector import deaf_to_interrupts, end_with_the_server
 from evaluation.service.limits import DEFAULT, Limits
 from evaluation.service.store import LEASE, Store
 from evaluation.service.wire import decode
@@ -121,6 +121,7 @@ class Workers:
         self._store, self._count, self._limits, self._lease = store, count, limits, lease
         self._context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         self._processes: dict[str, BaseProcess] = {}
+        self._unburied: dict[str, int | None] = {}
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._keep_up, name="workers", daemon=True)
 
@@ -154,10 +155,19 @@ class Workers:
             dead = [owner for owner, process in self._processes.items() if not process.is_alive()]
             for owner in dead:
                 process = self._processes.pop(owner)
+                self._unburied[owner] = process.exitcode
                 log.warning("worker %s ended with %s: another one takes its place", owner, process.exitcode)
                 self._stopping.wait(1.0)  # one that cannot start at all must not be started without end
+            self._bury()
             if dead and not self._stopping.is_set():
                 self._start_missing()
+
+    def _bury(self) -> None:
+        """Tell the store of workers that died, or were told to end; again later when the database does not answer."""
+        for owner, code in list(self._unburied.items()):
+            with contextlib.suppress(SQLAlchemyError):
+                (self._store.bury if code else self._store.release)(owner)
+                del self._unburied[owner]
 
     def _start_missing(self) -> None:
         while len(self._processes) < self._count:
@@ -165,7 +175,8 @@ class Workers:
             level = log.getEffectiveLevel()
             arguments = (self._store.url, self._store.blobs.folder, owner, self._limits, self._lease, level)
             process = self._context.Process(target=_main, args=arguments, name=f"evaluator {owner}", daemon=True)
-            process.start()
+            with deaf_to_interrupts():
+                process.start()
             self._processes[owner] = process
 
 
@@ -174,7 +185,6 @@ def _main(url: URL, folder: Path, owner: str, limits: Limits, lease: float, leve
     import torch
 
     stop = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the server's, which ends its workers
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     logging.basicConfig(level=level, format="evaluator: %(message)s")
     end_with_the_server()

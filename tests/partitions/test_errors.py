@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from partitions.errors import disk_full, unknown_name
+from partitions.errors import MOST_CHARACTERS, BadInput, disk_full, unknown_name
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ from partitions.errors import disk_full, unknown_name
 )
 def test_a_full_disk_is_known_in_the_words_of_any_library(error: Exception, full: bool) -> None:
     assert disk_full(error) is full
+
+
+@pytest.mark.parametrize("value", ["x" * 400_000, ["x" * 400_000], {"x": list(range(100_000))}])
+def test_a_long_value_is_shortened_and_its_length_told(value: object) -> None:
+    error = BadInput("key", value, "less")
+    assert len(str(error)) < MOST_CHARACTERS + 100
+    assert f"({len(repr(value))} characters): allowed is less" in str(error)
+    assert error.value == value
+    assert str(BadInput("key", "x" * 100, "less")) == f"key={'x' * 100!r}: allowed is less"
 
 
 def test_many_names_are_counted_and_not_all_listed() -> None:

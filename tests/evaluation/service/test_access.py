@@ -26,6 +26,9 @@ WRONG = [
     TOKEN,
     "Basic !",
     "Bearer \xff",
+    "Basic \xff\xff",
+    "Basic \xe9===",
+    "Basic /w==",
 ]
 pages = APIRouter()
 

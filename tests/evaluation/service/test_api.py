@@ -318,6 +318,45 @@ def test_blobs_are_checked_while_they_come(store: Store, bundles: Bundles) -> No
     assert [path.name for path in files] == ["store-id"]
 
 
+def polyglot(table: bytes) -> bytes:
+    """Return safetensors whose only tensor ends in a table: both kinds at once."""
+    head = json.dumps({"x": {"dtype": "U8", "shape": [len(table)], "data_offsets": [0, len(table)]}}).encode()
+    return len(head).to_bytes(8, "little") + head + table
+
+
+def test_nothing_is_read_as_a_kind_as_which_it_was_not_checked(
+    client: TestClient, store: Store, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_run(client)
+    good = table_bytes(pd.DataFrame({"record": ["a", "b"], "loss": [0.5, 1.0]}))
+    crafted = polyglot(good.replace(b"\x06record\x15\x00", b"\x06record\x15\x2e"))  # ends whoever reads it as a table
+    sha = sha_of(crafted)
+    refused(put_blob(client, sha, TABLE, crafted), "content", "ends the reader")
+    put_blob(client, sha, TENSORS, crafted).raise_for_status()
+    sent = {"name": "R", "record": RECORD, "rounds": sha}
+    refused(client.put("/api/runs/other", json=sent), "rounds", "another kind")
+    bundle = upload(client, bundles()).model_dump()
+    for part, name in (("model", "scorecard"), ("gold", "scorecard"), ("shadows", "records")):
+        changed = {**bundle, part: {**bundle[part], name: sha}}
+        refused(post(client, changed), f"bundle.{part}.{name}", TABLE, "another kind")
+    for changed in ({**bundle, "comparison": sha}, {**bundle, "model": {**bundle["model"], "tables": {"probe": sha}}}):
+        assert "another kind" in post(client, changed).json()["message"]
+    with pytest.raises(KeyError):
+        store.blobs.read(sha, TABLE)
+    assert client.get("/api/health").status_code == 200
+
+
+def test_bytes_of_both_kinds_are_kept_as_each_they_were_uploaded_as(client: TestClient, store: Store) -> None:
+    both = polyglot(table_bytes(pd.DataFrame({"method": ["a"], "round": [1], "site": ["s"]})))
+    sha = sha_of(both)
+    for kind in (TENSORS, TABLE):
+        assert kind not in store.blobs.kinds(sha)
+        reply = put_blob(client, sha, kind, both)
+        if kind == TABLE and reply.status_code == 422:  # Arrow minds what stands before the table
+            return
+        assert store.blobs.read(sha, kind) == both
+
+
 def test_documents_have_a_limit_too(store: Store) -> None:
     with TestClient(make_app(store, limits=Limits(document_bytes=1000)), base_url=LOCAL) as client:
         sent = {"name": "r", "record": {**RECORD, "more": "x" * 2000}}
@@ -327,6 +366,22 @@ def test_documents_have_a_limit_too(store: Store) -> None:
         )
         refused(sent_in_pieces, "content", "1000 bytes", status=413)
     assert store.runs() == []
+
+
+CELL = {"cell": "c", "method": "ga", "checkpoints": {"trained": "/a/model"}}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_record_that_was_taken_can_be_answered(client: TestClient) -> None:
+    put_run(client, record={**RECORD, "cells": [CELL], "more": nested(48)})
+    for path in ("/api/runs", "/api/runs/run", "/api/runs/run/results.csv"):
+        assert client.get(path).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -339,6 +394,17 @@ def test_documents_have_a_limit_too(store: Store) -> None:
         ("run", {"created": 1}, "record.groups"),
         ("run", {**RECORD, "cells": None}, "record.cells"),
         ("run", {**RECORD, "more": "a\ud800"}, "record"),
+        ("run", {**RECORD, "groups": {"g": 1}}, "record.groups.g"),
+        ("run", {**RECORD, "groups": {"g": {"name": 1}}}, "record.groups.g.name"),
+        ("run", {**RECORD, "cells": ["x"]}, "record.cells.0"),
+        ("run", {**RECORD, "cells": [{"method": "ga"}]}, "record.cells.0.cell"),
+        ("run", {**RECORD, "cells": [{**CELL, "checkpoints": 3}]}, "record.cells.0.checkpoints"),
+        ("run", {**RECORD, "cells": [{**CELL, "checkpoints": {"trained": 5}}]}, "record.cells.0.checkpoints.trained"),
+        ("run", {**RECORD, "cells": [{**CELL, "settings": [1]}]}, "record.cells.0.settings"),
+        ("run", {**RECORD, "cells": [{**CELL, "train_seed": "0"}]}, "record.cells.0.train_seed"),
+        ("run", {**RECORD, "environment": [1]}, "record.environment"),
+        ("run", {**RECORD, "more": nested(60)}, "record"),
+        ("run", {**RECORD, "more": nested(900)}, "record"),
     ],
 )
 def test_a_bad_run_record_is_refused(
@@ -358,6 +424,58 @@ def test_what_is_not_there_is_said_so(client: TestClient, bundles: Bundles) -> N
     refused(client.get("/api/nothing"), "/api/nothing", status=404)
     refused(client.get("/api/submissions/short"), "id")
     refused(client.get("/api/submissions/" + "0" * 64, params={"wait": 31}), "wait")
+
+
+@pytest.mark.parametrize("run", ["%2e%2e", "%2e", "...", "..%2f"])
+def test_dots_alone_name_no_run(client: TestClient, store: Store, run: str) -> None:
+    reply = client.put(f"/api/runs/{run}", json={"name": "r", "record": RECORD})
+    assert reply.status_code in (404, 405, 422)
+    assert store.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b'{"name": ', "character"),
+        (b'{"name": "\xff"}', "UTF-8"),
+        (b'{"name": ' + b"[" * 100_000, "nested"),
+    ],
+)
+def test_what_is_no_json_is_told_with_a_remedy(client: TestClient, content: bytes, word: str) -> None:
+    reply = client.put("/api/runs/run", content=content, headers={"Content-Type": "application/json"})
+    refused(reply, "body", word, "application/json")
+
+
+def test_long_values_come_back_short(client: TestClient) -> None:
+    long = "x" * 400_000
+    for sent in ({"name": "r", "record": {**RECORD, "created": long}}, {"name": "r", "record": RECORD, long: 1}):
+        reply = client.put("/api/runs/run", json=sent)
+        assert reply.status_code == 422 and len(reply.content) < 1000
+    assert len(client.get("/api/runs/" + "x" * 5000).content) < 1000
+
+
+def test_a_head_is_answered_as_a_get(client: TestClient) -> None:
+    for path, status in (("/api/health", 200), ("/api/runs", 200), ("/api/runs/nowhere", 404)):
+        reply = client.head(path)
+        assert (reply.status_code, reply.content) == (status, b"")
+        assert reply.headers["content-length"] == client.get(path).headers["content-length"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_deleted_database_is_said_and_nothing_is_written_into_nowhere(
+    client: TestClient, store: Store, replaced: bool
+) -> None:
+    put_run(client)
+    file = Path(str(store.url.database))
+    file.rename(file.with_name("elsewhere"))
+    if replaced:
+        file.write_bytes(b"")
+    for reply in (client.get("/api/health"), client.put("/api/runs/b", json={"name": "b", "record": RECORD})):
+        refused(reply, "store", "deleted or replaced", status=503)
+    assert file.exists() is replaced
+    file.with_name("elsewhere").rename(file)
+    assert client.get("/api/health").status_code == 200
+    assert [one["id"] for one in store.runs()] == ["run"]
 
 
 # ---------------------------------------------------------------------- description

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from evaluation.service import formats
 from evaluation.service.formats import TABLE, TENSORS, BadBlob, check_blob, read_table, table_bytes
 from evaluation.service.inspector import Inspector
 from evaluation.service.limits import DEFAULT, Limits
@@ -76,6 +77,34 @@ def test_a_dictionary_that_would_unfold_is_refused() -> None:
     assert len(bomb) < 1_000_000
     with pytest.raises(BadBlob, match="memory"):
         read_table(bomb)
+
+
+def test_a_wide_table_that_would_unfold_is_refused_before_it_does() -> None:
+    column = pa.array(np.full(100_000, 7))
+    bomb = parquet(pa.table({f"c{number}": column for number in range(1500)}), write_statistics=False)
+    assert len(bomb) < 1_000_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(BadBlob, match="memory"):
+        read_table(bomb)
+    assert pa.total_allocated_bytes() - before < 2**20
+
+
+def test_a_wide_table_is_read_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({f"c{number}": np.arange(3000) for number in range(400)})
+    seen: list[int] = []
+    unfolded = formats._unfolded
+    monkeypatch.setattr(formats, "_BATCH_BYTES", 2**20)
+    monkeypatch.setattr(
+        formats, "_unfolded", lambda column, limits: seen.append(len(column)) or unfolded(column, limits)
+    )
+    pd.testing.assert_frame_equal(read_table(table_bytes(table)), table)
+    assert max(seen) * 400 * 8 <= 2**20
+
+
+def test_text_that_is_no_utf8_is_refused() -> None:
+    data = parquet(pa.table({"a": ["abcdefgh"]}), use_dictionary=False, write_statistics=False)
+    with pytest.raises(BadBlob, match="UTF"):
+        check_blob(TABLE, data.replace(b"abcdefgh", b"abc\xff\xfefgh"))
 
 
 def test_many_rows_in_few_bytes_are_refused() -> None:
@@ -172,6 +201,13 @@ def header(value: object, body: bytes = b"") -> bytes:
         ),
         header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"\0" * 4),
         header({"__metadata__": 3}),
+        *(
+            header(
+                {"__metadata__": {"order": order}, "1": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+                b"\0" * 4,
+            )
+            for order in ("[1]", '{"1": 1}', "1", '"1"', "[null]", '[["1"]]', "[1.0, 1]")
+        ),
     ],
 )
 def test_what_is_no_state_is_refused(data: bytes) -> None:

@@ -23,6 +23,7 @@ from evaluation.service.app import make_app
 from evaluation.service.remote import Remote, run_id
 from evaluation.service.store import Store
 from evaluation.service.worker import new_owner, work
+from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, RunFailed
 
 TOKEN = "a-token-of-some-length"
@@ -164,6 +165,58 @@ def test_something_else_that_answers_is_no_evaluator(folder: Path) -> None:
     app.get("/api/health")(lambda: {"hello": "world"})
     with in_thread(app) as url, pytest.raises(BadInput, match="something else answers"):
         Remote(url, folder)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evaluator..hospital:8799",
+        f"http://{'a' * 64}.hospital:8799",
+        "http://xn--",
+        "http://a\0b",
+        "http://h:99999",
+        "http://[::1",
+        "ftp://h",
+    ],
+)
+def test_an_address_that_no_library_takes_is_refused(folder: Path, url: str) -> None:
+    for refuse in (lambda: Remote(url, folder, patience=0.1), lambda: GroupSettings.parse({"evaluator": url})):
+        with pytest.raises(BadInput, match="evaluator=") as caught:
+            refuse()
+        assert "\n" not in str(caught.value)
+
+
+ANSWERS = [
+    b"<html>Sign in</html>",
+    b"{}",
+    b"[]",
+    b"[" * 200_000,
+    b"\xff\xfe",
+    b'{"status": "done"}',
+    b'{"status": "done", "rows": [{"value": "x"}], "curves": []}',
+]
+
+
+@pytest.mark.parametrize("body", ANSWERS, ids=range(len(ANSWERS)))
+def test_what_a_proxy_answers_ends_the_run_in_one_line(folder: Path, bundles: Bundles, body: bytes) -> None:
+    healthy = True
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b'{"bundle_version": 1}' if healthy else body)
+
+    client = httpx.Client(base_url="http://h", transport=httpx.MockTransport(answer))
+    with pytest.raises(BadInput, match="something else answers"):
+        healthy = False
+        Remote("http://h", folder, client=client, patience=0.1)
+    healthy = True
+    remote = Remote("http://h", folder, client=client, patience=0.1)
+    healthy = False
+    remote._ids = {"a" * 64: "ga"}
+    for ask in (lambda: remote.submit(bundles()), remote.finish):
+        with pytest.raises(RunFailed, match="did not answer as an evaluator does") as caught:
+            ask()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert not (folder / "results.csv").exists()
 
 
 def test_another_version_is_refused_at_the_start(folder: Path) -> None:

@@ -6,19 +6,25 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 from bundles import Bundles
 from posting import post, put_run, upload
-from servers import Process, free_port, refusal_of, serve_command
+from servers import ROOT, Process, free_port, refusal_of, serve_command
+from sqlalchemy.exc import OperationalError
 
 from evaluation.evaluator import InProcess
+from evaluation.service.serve import Server
 from evaluation.service.store import Store, sqlite_url
+from partitions.errors import RunFailed
 
 TOKEN = "a-token-of-some-length"
 HERE = Path(__file__).parent
@@ -142,9 +148,60 @@ def test_the_command_serves_with_a_token_and_keeps_everything_below_its_home(tmp
     assert httpx.get(f"{process.url}/api/health", trust_env=False).status_code == 401
     code, output = process.stop()
     assert code == 0, output
-    assert f"evaluator: http://127.0.0.1:{port} (token required); store sqlite:///" in output
+    assert f"evaluator: {process.url} (token required); its API: {process.url}/docs; store sqlite:///" in output
     assert TOKEN not in output
     assert {path.name for path in (home / "evaluator").iterdir()} >= {"evaluator.sqlite", "uploads", "store-id"}
+
+
+def test_a_store_id_that_is_no_text_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "evaluator"
+    Store(sqlite_url(folder / "evaluator.sqlite"), folder).close()
+    (folder / "store-id").write_bytes(b"\xff\xfe")
+    code, told = refusal_of(serve_command(tmp_path, free_port()))
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "--folder" in told
+
+
+def test_a_start_that_fails_is_told_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Store) -> int:
+        raise OperationalError("select", {}, Exception("no such column: runs.rounds"))
+
+    monkeypatch.setattr(Store, "take_away_leftovers", broken)
+    server = Server("127.0.0.1", 0, sqlite_url(tmp_path / "e.sqlite"), tmp_path, "", 64, 1)
+    with pytest.raises(RunFailed, match="could not start: no such column"):
+        server.run(print)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(started: Callable[[Process], Process], tmp_path: Path) -> None:
+    process = started(slow(tmp_path, 0.0))
+    with socket.create_connection(("127.0.0.1", process.port)) as sender:
+        head = f"PUT /api/blobs/{'0' * 64} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+        sender.sendall(f"{head}Content-Type: application/vnd.safetensors\r\n\r\nabc".encode())
+        time.sleep(1)
+    time.sleep(1)
+    assert httpx.get(f"{process.url}/api/health", trust_env=False).status_code == 200
+    code, output = process.stop()
+    assert code == 0 and "Traceback" not in output and "Disconnect" not in output, output
+    assert list((tmp_path / "store" / "uploads").iterdir()) == []
+
+
+@pytest.mark.parametrize("after", [0.0, 2.0])
+def test_a_ctrl_c_to_all_of_its_processes_is_quiet(tmp_path: Path, after: float) -> None:
+    process = slow(tmp_path, 0.0)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **process.environment, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, *process.command]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True, **streams) as popen:
+        assert popen.stdout is not None
+        first = popen.stdout.readline()
+        time.sleep(after)
+        os.killpg(popen.pid, signal.SIGINT)
+        output = first + popen.stdout.read()
+        assert popen.wait(30) == 0, output
+    assert "Traceback" not in output and "KeyboardInterrupt" not in output, output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -172,6 +229,8 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         (["--store", "oracle://u:hunter2@h/d"], {}, ["store=", "driver"]),
         (["--store", "postgresql://u:hunter2@127.0.0.1:1/d?connect_timeout=2"], {}, ["store=", "refused"]),
         (["--store", "sqlite:////proc/none/x.sqlite"], {}, ["store="]),
+        (["--store", "sqlite:////tmp/x.db?timeout=abc"], {}, ["store=", "options", "abc"]),
+        (["--store", "sqlite:////tmp/x.db?nonsense=1"], {}, ["store=", "nonsense"]),
         (["--folder", "/proc/none"], {}, ["store='/proc/none'", "write"]),
         (["--token-file", "/nowhere/token"], {}, ["token-file=", "/nowhere/token"]),
         ([], {"LETHE_EVALUATOR_TOKEN": "hunter2"}, ["LETHE_EVALUATOR_TOKEN", "16"]),

@@ -26,7 +26,8 @@ from evaluation.evaluator import InProcess
 from evaluation.results import COLUMNS, csv_text
 from evaluation.service import schema
 from evaluation.service.blobs import LEFTOVER_SECONDS
-from evaluation.service.store import ATTEMPTS, Store, sqlite_url
+from evaluation.service.formats import TABLE
+from evaluation.service.store import DEATHS, Store, sqlite_url
 from evaluation.service.wire import Encoder
 from evaluation.service.worker import new_owner, score_next
 from evaluation.submission import Submission
@@ -119,7 +120,7 @@ def keep(store: Store, submission: Submission, run: str = "run") -> str:
     """Post a submission with its blobs; returns its id."""
     bundle, blobs = Encoder().encode(submission)
     for sha, blob in blobs.items():
-        path = store.blobs.path(sha)
+        path = store.blobs.path(sha, blob.kind)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(blob.make())
     return store.post(run, bundle)[0].id
@@ -220,8 +221,9 @@ def test_many_claim_at_once_and_each_gets_another(store: Store, bundles: Bundles
 
 def test_what_kills_every_worker_is_failed_in_the_end(store: Store, bundles: Bundles) -> None:
     id = keep(store, bundles())
-    for _ in range(ATTEMPTS):
-        assert store.claim("me", lease=-1.0) == id
+    for _ in range(DEATHS):
+        assert store.claim("me") == id
+        assert store.bury("me") == 1
     assert store.claim("me") is None
     standing = store.standing(id)
     assert standing.status == "failed" and "memory" in standing.reason
@@ -230,9 +232,19 @@ def test_what_kills_every_worker_is_failed_in_the_end(store: Store, bundles: Bun
     assert store.claim("me") == id
 
 
+def test_the_end_of_a_server_is_no_death_of_its_workers(store: Store, bundles: Bundles) -> None:
+    id = keep(store, bundles())
+    for _ in range(2 * DEATHS):
+        assert store.claim("me", lease=-1.0) == id, "nobody was left to bury it"
+    assert store.bury("me") == 1
+    standing = store.standing(id)
+    assert (standing.status, standing.attempts) == ("queued", 2 * DEATHS)
+    assert store.bury("me") == 0
+
+
 def test_what_a_worker_gives_back_was_not_an_attempt(store: Store, bundles: Bundles) -> None:
     id = keep(store, bundles())
-    for _ in range(2 * ATTEMPTS):
+    for _ in range(2 * DEATHS):
         assert store.claim("me") == id
         assert store.release("me") == 1
     assert store.standing(id).attempts == 0
@@ -261,7 +273,7 @@ def test_another_version_or_folder_is_refused_in_one_line(store: Store, url: str
         Store(url, Store(sqlite_url(tmp_path / "other.sqlite"), tmp_path / "other").blobs.folder)
     with store._writing() as connection:
         connection.execute(sa.update(schema.facts).where(schema.facts.c.name == "version").values(value="0"))
-    with pytest.raises(BadInput, match="version 1, and this is version 0") as caught:
+    with pytest.raises(BadInput, match=f"version {schema.VERSION}, and this is version 0") as caught:
         Store(url, tmp_path / "folder")
     assert "\n" not in str(caught.value)
 
@@ -288,7 +300,7 @@ def test_old_leftovers_go_and_what_is_used_stays(store: Store, bundles: Bundles,
     used = len(list(store.blobs.folder.glob("blobs/??/*")))
     old = time.time() - LEFTOVER_SECONDS - 60
     for name, age in (("0" * 64, old), ("1" * 64, time.time())):
-        path = store.blobs.path(name)
+        path = store.blobs.path(name, TABLE)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
         os.utime(path, (age, age))
@@ -299,15 +311,15 @@ def test_old_leftovers_go_and_what_is_used_stays(store: Store, bundles: Bundles,
     os.utime(store.blobs.folder / "uploads" / "upload-old", (old, old))
     assert store.take_away_leftovers() == 2
     assert len(list(store.blobs.folder.glob("blobs/??/*"))) == used + 1
-    assert store.blobs.has("1" * 64) and not store.blobs.has("0" * 64)
+    assert store.blobs.kinds("1" * 64) == [TABLE] and not store.blobs.kinds("0" * 64)
 
 
 @pytest.mark.parametrize("name", ["..", "../../etc/passwd", "0" * 63, "0" * 63 + "/", "A" * 64, "0" * 64 + "\n"])
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = Store(sqlite_url(tmp_path / "e.sqlite"), tmp_path / "folder")
     with pytest.raises(KeyError):
-        store.blobs.path(name)
-    assert not store.blobs.has(name)
+        store.blobs.path(name, TABLE)
+    assert not store.blobs.kinds(name)
     store.close()
 
 
@@ -317,6 +329,52 @@ def test_sqlite_is_on_the_disk_before_it_answers(tmp_path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
     store.close()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ["create table runs (run_uuid text primary key, name text)", "insert into runs values ('a', 'b')"],
+        ["create table facts (name text, value text)", "create table rows (x int)"],
+        ["create table facts (x int)"],
+        ["create table facts (name text, value text)", "insert into facts values ('version', '2')"],
+    ],
+)
+def test_a_database_of_something_else_stays_as_it_is(tmp_path: Path, made: list[str]) -> None:
+    file = tmp_path / "e.sqlite"
+    with sqlite3.connect(file) as connection:
+        for statement in made:
+            connection.execute(statement)
+    connection.close()
+    before = file.read_bytes()
+    with pytest.raises(BadInput, match="tables of something else") as caught:
+        Store(sqlite_url(file), tmp_path / "folder")
+    assert "\n" not in str(caught.value)
+    assert file.read_bytes() == before
+    assert not (tmp_path / "folder" / "store-id").exists()
+
+
+def test_a_database_with_other_tables_may_hold_a_store(url: str, tmp_path: Path) -> None:
+    engine = sa.create_engine(url.replace("postgresql", "postgresql+psycopg"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("create table patients (x int)")
+    engine.dispose()
+    Store(url, tmp_path / "folder").close()
+
+
+@pytest.mark.parametrize("change", ["drop table uses", "alter table submissions drop column owner"])
+def test_a_store_that_lacks_something_is_refused(store: Store, url: str, tmp_path: Path, change: str) -> None:
+    with store._writing() as connection:
+        connection.exec_driver_sql(change)
+    with pytest.raises(BadInput, match="a whole store"):
+        Store(url, tmp_path / "folder")
+
+
+def test_a_store_without_its_version_is_of_no_version(store: Store, url: str, tmp_path: Path) -> None:
+    with store._writing() as connection:
+        connection.execute(sa.delete(schema.facts).where(schema.facts.c.name == "version"))
+    with pytest.raises(BadInput, match="something else"):
+        Store(url, tmp_path / "folder")
 
 
 def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
