@@ -435,7 +435,7 @@ FURTHER = {"feature_": "features", "relearn_": "relearning", "backdoor_": "the b
 
 def _further(rows: list[Row]) -> list[str]:
     """Name what was measured beyond this table, and where it is."""
-    names = {name for row in rows for name in row["metrics"]}
+    names = {name for row in rows for name in row["metrics"] if mean(row, name) is not None}
     found = [title for lead, title in FURTHER.items() if any(name.startswith(lead) for name in names)]
     return [f"Also measured: {', '.join(found)}; see `lethe report` and results.csv."] if found else []
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence, ScoredModel
 from evaluation.features import TABLE, refusing, standardised, values_of
-from evaluation.metrics.base import Metric
+from evaluation.metrics.base import Family
 from evaluation.metrics.geometry import linear_cka, silhouettes
 from evaluation.metrics.intervals import Floats, stratified_mean
-from evaluation.metrics.value import Value, not_applicable, undefined
+from evaluation.metrics.value import Value, undefined
 
 FEWEST = 3
 """Records whose features can be compared: of two, any two models' features are aligned."""
@@ -30,7 +30,7 @@ def _problem(model: ScoredModel) -> Value | None:
     """Return why a model has no features to compare; None when it has."""
     table = model.tables.get(TABLE)
     if table is None:
-        return not_applicable("no features were measured (setting features)")
+        return undefined("no features of this model")
     if sites := refusing(table):
         return undefined(f"site {', '.join(sites)} refuses features")
     if bad := int((~np.isfinite(values_of(table)).all(axis=1)).sum()):
@@ -147,26 +147,36 @@ def _map(evidence: Evidence) -> Iterator[Point]:
         yield Point("forget" if selected else "retain", float(x), float(y), str(stratum))
 
 
+def _where_measured(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], dict[str, Value]]:
+    """Make a metric that a model has where the run asked for features, of it or of gold."""
+
+    def several(evidence: Evidence) -> dict[str, Value]:
+        models = [one for one in (evidence.model, evidence.gold) if one is not None]
+        return {"": compute(evidence)} if any(TABLE in one.tables for one in models) else {}
+
+    return several
+
+
 METRIC = [
-    Metric(
+    Family(
         "feature_silhouette",
         "mean silhouette of forget against retain records of the same stratum, in standardised penultimate features",
         "",
         -1.0,
         1.0,
         "gold",
-        _silhouette,
-        difference=_silhouette_difference,
+        _where_measured(_silhouette),
+        difference=_where_measured(_silhouette_difference),
     ),
     *[
-        Metric(
+        Family(
             f"feature_cka_gold{suffix}",
             f"linear CKA of the penultimate features with gold's, {side} records",
             "",
             0.0,
             1.0,
             "high",
-            _alignment(side),
+            _where_measured(_alignment(side)),
         )
         for suffix, side in SIDES.items()
     ],

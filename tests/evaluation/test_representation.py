@@ -43,13 +43,11 @@ def given(make_evidence: Any, make_model: Any) -> Any:
 
 
 def value(name: str, evidence: Evidence) -> Value:
-    return METRICS.get(name).compute(evidence)
+    return dict(METRICS.get(name).rows(evidence))[name]
 
 
 def delta(evidence: Evidence) -> Value:
-    difference = METRICS.get("feature_silhouette").difference
-    assert difference is not None
-    return difference(evidence)
+    return dict(METRICS.get("feature_silhouette").rows(evidence))["delta_feature_silhouette"]
 
 
 def everything(evidence: Evidence) -> list[Value]:
@@ -57,10 +55,12 @@ def everything(evidence: Evidence) -> list[Value]:
 
 
 class TestMissing:
-    def test_off_is_not_applicable_with_the_setting(self, given: Any) -> None:
-        for found in everything(given(None)):
-            assert (found.status, np.isnan(found.value)) == ("not_applicable", True)
-            assert "setting features" in found.reason
+    def test_off_there_is_no_row(self, given: Any) -> None:
+        assert not [row for name in NAMES for row in METRICS.get(name).rows(given(None))]
+
+    def test_a_model_without_features_beside_a_gold_that_has_some_is_undefined(self, given: Any) -> None:
+        for found in everything(given(None, features())):
+            assert (found.status, np.isnan(found.value)) == ("undefined", True)
 
     def test_a_refusal_is_undefined_and_says_whose(self, given: Any) -> None:
         for found in everything(given(refused(["site-b", "site-a"]), refused(["site-b", "site-a"]))):
