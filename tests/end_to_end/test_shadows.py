@@ -136,6 +136,7 @@ def test_another_method_trains_no_shadow_again_unless_it_replays_rounds(
     assert more.sent["train.recover"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(done: tuple[Path, Path, Counter[str]], tmp_path: Path) -> None:
     total = sum(done[2].values())
     home = tmp_path / "home"
@@ -218,6 +219,7 @@ def test_a_reference_that_diverges_is_left_out(
     assert (table[table["metric"] == "calibrated_auc_band_low"]["n"].astype(float) == SHADOWS - 1).all()
 
 
+@pytest.mark.slow
 def test_another_request_seed_challenges_other_records_whatever_is_cached(
     done: tuple[Path, Path, Any], tmp_path: Path
 ) -> None:
@@ -232,6 +234,7 @@ def test_another_request_seed_challenges_other_records_whatever_is_cached(
     pd.testing.assert_frame_equal(shared[~timed], alone[~timed])
 
 
+@pytest.mark.slow
 def test_a_thinned_history_is_another_result_for_the_shadows_too(done: tuple[Path, Path, Any], tmp_path: Path) -> None:
     home = fresh(done, tmp_path)
     settings: dict[str, Any] = {"methods": "federaser", "shadows": 2, "recovery_rounds": 1}
