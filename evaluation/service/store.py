@@ -95,8 +95,10 @@ class Store:
         try:
             self._open(folder)
         except BadInput:
+            self.close()
             raise
         except (SQLAlchemyError, OSError, ValueError, TypeError) as error:  # the driver's own for odd options
+            self.close()
             raise BadInput("store", self.shown, f"a database that can be opened ({_short(error)})", _REMEDY) from None
 
     @property
