@@ -191,7 +191,7 @@ class Evidence:
         if column not in self.frame.columns:
             return undefined("needs gold" if self.gold is None else "not compared with gold")
         sample = self.sample(which)
-        return self._mean_of(sample, sample.rows[column].to_numpy(np.float64))
+        return self._mean_of(sample, sample.rows[column].to_numpy(np.float64), shares=column in ("metric", "agree"))
 
     def mean_difference(self, column: str, which: SplitName) -> Value:
         """Return the mean over a split of the model's `column` minus gold's, record by record."""
@@ -254,7 +254,7 @@ class Evidence:
         note = f"no holdout: reference records weighted to the labels of {which}_train, {covered:.2f} covered"
         return Sample(rows, weights, note)
 
-    def _mean_of(self, sample: Sample, values: Floats) -> Value:
+    def _mean_of(self, sample: Sample, values: Floats, shares: bool = False) -> Value:
         """Average over a sample; infinite values (PSNR of a perfect image) are left out and counted."""
         if not values.size:
             return undefined(sample.note)
@@ -262,7 +262,7 @@ class Evidence:
             return undefined(f"no finite value for {missing} of {values.size} records", int(values.size))
         finite = np.isfinite(values)
         strata = sample.rows["stratum"].to_numpy(dtype=str)
-        value = stratified_mean(values[finite], strata[finite], sample.weights, seed=self.seed)
+        value = stratified_mean(values[finite], strata[finite], sample.weights, seed=self.seed, shares=shares)
         left_out = int((~finite).sum())
         return value.because(sample.note).because(f"{left_out} infinite values left out" if left_out else "")
 

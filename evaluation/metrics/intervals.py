@@ -58,6 +58,7 @@ def stratified_mean(
     *,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    shares: bool = False,
 ) -> Value:
     """Return a mean with its stratified bootstrap interval, the same whatever the order of the records.
 
@@ -72,6 +73,9 @@ def stratified_mean(
         Default: the plain mean.
     seed : int
         The evaluate seed. The same seed and sizes give the same resamples, so two models are compared on one draw.
+    shares : bool
+        The values are right (1) or wrong (0), no differences of such: where every stratum is all right or all wrong, as
+        with a collapsed model, resampling within strata sees no spread, and the interval is Wilson's.
 
     Returns
     -------
@@ -100,8 +104,7 @@ def stratified_mean(
         for index, (label, group) in enumerate(groups.items())
     )
     low, high = (float(end) for end in np.quantile(draws, (0.025, 0.975)))
-    if low == high and weights is None and np.isin(x, (0.0, 1.0)).all():
-        # right or wrong with every record of a class, as a collapsed model is: resampling within classes sees no spread
+    if shares and low == high and weights is None and np.isin(x, (0.0, 1.0)).all():
         low, high = wilson(int(x.sum()), int(x.size))
     return Value(mean, int(x.size), low, high)
 

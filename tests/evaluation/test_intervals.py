@@ -53,7 +53,7 @@ def test_strata_narrow_the_interval_when_they_explain_the_values() -> None:
 @pytest.mark.parametrize("hits", [0, 50, 100])
 def test_a_model_that_is_right_on_some_classes_and_wrong_on_all_others_has_an_interval(hits: int) -> None:
     values = np.repeat((1.0, 0.0), (hits, 100 - hits))
-    found = stratified_mean(values, values)
+    found = stratified_mean(values, values, shares=True)
     assert found.value == hits / 100
     assert (found.ci_low, found.ci_high) == wilson(hits, 100)
     assert found.ci_low < found.ci_high
