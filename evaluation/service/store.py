@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SAWarning, SQLAlchemyError
 
 from evaluation.curves import COLUMNS as CURVE_COLUMNS
 from evaluation.curves import merge_curves
@@ -441,13 +442,15 @@ def _engine(url: URL) -> sa.Engine:
             raise BadInput("store", shown, "a file: the workers are processes of their own")
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-        engine = sa.create_engine(url, connect_args=arguments, max_overflow=CONNECTIONS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SAWarning)  # an option that the driver does not know would be ignored
+            engine = sa.create_engine(url, connect_args=arguments, max_overflow=CONNECTIONS)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         remedy = "pip install 'lethe[postgres]'" if "psycopg" in str(error) else "install its driver"
         raise BadInput("store", shown, f"a database whose driver is installed ({_short(error)})", remedy) from None
     except BadInput:
         raise
-    except (ArgumentError, ValueError, TypeError) as error:
+    except (ArgumentError, SAWarning, ValueError, TypeError) as error:
         raise BadInput("store", shown, f"options that its driver takes ({_short(error)})", _REMEDY) from None
     except OSError as error:
         raise BadInput("store", shown, f"a folder one can write to ({error.strerror or error})") from None
