@@ -18,7 +18,7 @@ MANIFEST = Path(__file__).resolve().parents[2] / "experiments.yaml"
 @pytest.fixture(scope="module")
 def values(tmp_path_factory: pytest.TempPathFactory) -> Any:
     home, out = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("run")
-    (group,) = load_manifest(MANIFEST).groups(["audit-overfit"], ["precision=32-true"])
+    (group,) = load_manifest(MANIFEST).groups(["audit-overfit"])
     DATASETS.get(group.dataset).fetch(home, print)
     run_group(group, home, out)
     table = pd.read_csv(out / "results.csv")
