@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from evaluation.evidence import Evidence, ScoredModel
-from evaluation.metrics.base import Family
+from evaluation.metrics.base import Family, has_table, where
 from evaluation.metrics.intervals import Floats, stratified_mean, wilson
 from evaluation.metrics.value import Value, undefined
 
@@ -97,10 +97,6 @@ def _test_records(evidence: Evidence, model: ScoredModel, name: str = TABLE, epo
     return table[table["split"] == split].set_index("record").sort_index()
 
 
-def _where_planted(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], dict[str, Value]]:
-    return lambda evidence: {"": compute(evidence)} if _tables(evidence, TABLE) else {}
-
-
 def _after_each(compute: Callable[[Evidence, int], Value]) -> Callable[[Evidence], dict[str, Value]]:
     def several(evidence: Evidence) -> dict[str, Value]:
         tables = _tables(evidence, RELEARNED)
@@ -118,8 +114,8 @@ METRIC = [
         low=0.0,
         high=1.0,
         better="gold",
-        several=_where_planted(lambda evidence: _rate(evidence, evidence.model)),
-        difference=_where_planted(_difference),
+        several=where(has_table(TABLE), lambda evidence: _rate(evidence, evidence.model)),
+        difference=where(has_table(TABLE), _difference),
     ),
     Family(
         name="backdoor_clean_{metric}",
@@ -128,7 +124,7 @@ METRIC = [
         low=-math.inf,
         high=math.inf,
         better="gold",
-        several=_where_planted(_clean),
+        several=where(has_table(TABLE), _clean),
     ),
     Family(
         name="backdoor_asr_relearned_{each}",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from evaluation.evidence import Evidence
-from evaluation.metrics.value import Value
+from evaluation.metrics.value import Value, undefined
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,32 @@ class Family:
         for compute, before in ((self.several, prefix), (self.difference, f"delta_{prefix}")):
             for each, value in compute(evidence).items() if compute is not None else ():
                 yield before + self.name.format(metric=evidence.metric_name, each=each), value
+
+
+def where(
+    asked: Callable[[Evidence], bool], compute: Callable[[Evidence], Value]
+) -> Callable[[Evidence], dict[str, Value]]:
+    """Make the one member of a `Family` without ``{each}``: there where the run asked for what it is made of."""
+    return lambda evidence: {"": compute(evidence)} if asked(evidence) else {}
+
+
+def has_table(name: str) -> Callable[[Evidence], bool]:
+    """Make the question whether a probe's table is there, of the model or of gold."""
+    return lambda evidence: any(one is not None and name in one.tables for one in (evidence.model, evidence.gold))
+
+
+def difference_to_gold(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Value]:
+    """Make the signed difference to gold of `compute`; it has no interval, as both sides share their records."""
+
+    def difference(evidence: Evidence) -> Value:
+        if evidence.of_gold is None:
+            return undefined("needs gold")
+        mine, gold = compute(evidence), compute(evidence.of_gold)
+        if math.isnan(mine.value):
+            return Value(math.nan, status=mine.status, reason=mine.reason)
+        if math.isnan(gold.value):
+            return Value(math.nan, status=gold.status, reason=f"gold: {gold.reason}")
+        worse = mine if mine.status != "ok" else gold
+        return Value(mine.value - gold.value, mine.n, status=worse.status, reason=worse.reason)
+
+    return difference

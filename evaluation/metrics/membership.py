@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from evaluation.evidence import Evidence
-from evaluation.metrics.base import Metric
+from evaluation.metrics.base import Metric, difference_to_gold
 from evaluation.metrics.intervals import Floats
 from evaluation.metrics.population import Preset, attack_accuracy, forgetting_score
 from evaluation.metrics.roc import balanced_accuracy, rare_tpr, roc_auc, tpr_at_fpr
@@ -40,21 +40,6 @@ def _attack(statistic: Statistic) -> Callable[[Evidence], Value]:
     return compute
 
 
-def _difference(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Value]:
-    """Make the signed difference to gold of `compute`; it has no interval, as both sides share their records."""
-
-    def difference(evidence: Evidence) -> Value:
-        if evidence.of_gold is None:
-            return undefined("needs gold")
-        mine, gold = compute(evidence), compute(evidence.of_gold)
-        if math.isnan(mine.value) or math.isnan(gold.value):
-            return undefined(mine.reason if math.isnan(mine.value) else f"gold: {gold.reason}")
-        worse = mine if mine.status != "ok" else gold
-        return Value(mine.value - gold.value, mine.n, status=worse.status, reason=worse.reason)
-
-    return difference
-
-
 def _accuracy(preset: Preset) -> Callable[[Floats, Floats, int], Value]:
     return lambda forget, unseen, seed: attack_accuracy(forget, unseen, preset=preset, seed=seed)
 
@@ -75,7 +60,7 @@ def _from_half(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Val
 
 
 def _metric(name: str, title: str, high: float, better: str, compute: Callable[[Evidence], Value]) -> Metric:
-    difference = _difference(compute) if better == "gold" else None
+    difference = difference_to_gold(compute) if better == "gold" else None
     return Metric(name, title, "fraction", 0.0, high, better, compute, difference, of_forgotten=True)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence, ScoredModel, SplitName
-from evaluation.metrics.base import Family
+from evaluation.metrics.base import Family, has_table, where
 from evaluation.metrics.value import Value, undefined
 
 TABLE = "relearn"
@@ -110,9 +110,6 @@ def _curve(which: SplitName) -> Family:
 
 
 def _area(which: SplitName) -> Family:
-    def one(evidence: Evidence) -> Values:
-        return {"": _difference(evidence, _averaged, which)} if _epochs(evidence) else {}
-
     return Family(
         name=f"relearn_area_{which}_{{metric}}",
         title=f"sum of R_j minus gold's R*_j over epochs j = 1 to k, over k; 0 is gold; on {_WHICH[which]}",
@@ -120,7 +117,7 @@ def _area(which: SplitName) -> Family:
         low=-math.inf,
         high=math.inf,
         better="gold",
-        several=one,
+        several=where(has_table(TABLE), lambda evidence: _difference(evidence, _averaged, which)),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence, ScoredModel
 from evaluation.features import TABLE, refusing, standardised, values_of
-from evaluation.metrics.base import Family
+from evaluation.metrics.base import Family, has_table, where
 from evaluation.metrics.geometry import linear_cka, silhouettes
 from evaluation.metrics.intervals import Floats, stratified_mean
 from evaluation.metrics.value import Value, undefined
@@ -147,16 +147,6 @@ def _map(evidence: Evidence) -> Iterator[Point]:
         yield Point("forget" if selected else "retain", float(x), float(y), str(stratum))
 
 
-def _where_measured(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], dict[str, Value]]:
-    """Make a metric that a model has where the run asked for features, of it or of gold."""
-
-    def several(evidence: Evidence) -> dict[str, Value]:
-        models = [one for one in (evidence.model, evidence.gold) if one is not None]
-        return {"": compute(evidence)} if any(TABLE in one.tables for one in models) else {}
-
-    return several
-
-
 METRIC = [
     Family(
         "feature_silhouette",
@@ -165,8 +155,8 @@ METRIC = [
         -1.0,
         1.0,
         "gold",
-        _where_measured(_silhouette),
-        difference=_where_measured(_silhouette_difference),
+        where(has_table(TABLE), _silhouette),
+        difference=where(has_table(TABLE), _silhouette_difference),
     ),
     *[
         Family(
@@ -176,7 +166,7 @@ METRIC = [
             0.0,
             1.0,
             "high",
-            _where_measured(_alignment(side)),
+            where(has_table(TABLE), _alignment(side)),
         )
         for suffix, side in SIDES.items()
     ],

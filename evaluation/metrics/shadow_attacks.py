@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from evaluation.attacks.separation import Attack, unscored
 from evaluation.attacks.ulira import ulira
 from evaluation.curves import Curve, Point
 from evaluation.evidence import Evidence
-from evaluation.metrics.base import Family
+from evaluation.metrics.base import Family, difference_to_gold, where
 from evaluation.metrics.distances import l2_distance
 from evaluation.metrics.intervals import Floats
 from evaluation.metrics.roc import auc, roc_points
@@ -142,23 +142,6 @@ def _of(attack: str, what: str) -> Callable[[Evidence], Value]:
     return compute
 
 
-def _difference(compute: Callable[[Evidence], Value]) -> Callable[[Evidence], Value]:
-    """Make the signed difference to gold; it has no interval, as both sides share their records."""
-
-    def difference(evidence: Evidence) -> Value:
-        gold = evidence.of_gold
-        if gold is None:
-            return undefined("needs gold")
-        mine, its = compute(evidence), compute(gold)
-        if math.isnan(mine.value) or math.isnan(its.value):
-            worse = mine if math.isnan(mine.value) else replace(its, reason=f"gold: {its.reason}")
-            return replace(worse, value=math.nan, ci_low=math.nan, ci_high=math.nan)
-        status = mine.status if mine.status != "ok" else its.status
-        return Value(mine.value - its.value, mine.n, status=status, reason=mine.reason)
-
-    return difference
-
-
 def _end_of_band(attack: str, end: str) -> Callable[[Evidence], Value]:
     def compute(evidence: Evidence) -> Value:
         return _number(assault(evidence, attack), lambda found: found.band, end)
@@ -217,6 +200,10 @@ def _seed_gap(evidence: Evidence) -> Value:
     return Value(mine / mean, len(shadows.seed_gaps), low, high, reason="interval: over the references' range")
 
 
+def _asked(evidence: Evidence) -> bool:
+    return evidence.shadows is not None
+
+
 def _family(
     name: str,
     title: str,
@@ -228,17 +215,13 @@ def _family(
     difference: Callable[[Evidence], Value] | None = None,
 ) -> Family:
     """Make a metric that a model has where shadows were asked for."""
-
-    def where_asked(of: Callable[[Evidence], Value]) -> Callable[[Evidence], dict[str, Value]]:
-        return lambda evidence: {} if evidence.shadows is None else {"": of(evidence)}
-
-    several, apart = where_asked(compute), where_asked(difference) if difference else None
-    return Family(name, title, unit, low, high, better, several, apart)
+    apart = where(_asked, difference) if difference else None
+    return Family(name, title, unit, low, high, better, where(_asked, compute), apart)
 
 
 def _families_of(attack: str) -> Iterator[Family]:
     def family(name: str, what: str, high: float, better: str, compute: Callable[[Evidence], Value]) -> Family:
-        difference = _difference(compute) if better == "gold" and attack != "ulira" else None
+        difference = difference_to_gold(compute) if better == "gold" and attack != "ulira" else None
         low = -0.5 if name.endswith("_leakage") else 0.0
         return _family(name, f"{TITLES[attack]}: {what}", "fraction", low, high, better, compute, difference)
 
