@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -59,22 +60,27 @@ class Submission:
 
     def rows(self) -> list[Row]:
         """Return the rows of ``results.csv``; see `evaluation.panel.measure`."""
-        seeds = self.evaluate_seeds
-        return [self._about(seed) | row for seed in seeds for row in measure(self._evidence(seed), self.earlier)]
+        found = self._evidence.items()
+        return [self._about(seed) | row for seed, evidence in found for row in measure(evidence, self.earlier)]
 
     def curves(self) -> list[Row]:
         """Return the rows of ``curves.csv``; see `evaluation.curves`."""
         return [
             {name: about[name] for name in ABOUT} | point
-            for seed in self.evaluate_seeds
+            for seed, evidence in self._evidence.items()
             for about in [self._about(seed)]
-            for point in curves_of(self._evidence(seed))
+            for point in curves_of(evidence)
         ]
 
     def _about(self, seed: int) -> Row:
         return {**self.labels, "evaluate_seed": seed}
 
-    def _evidence(self, seed: int) -> Evidence:
+    @cached_property
+    def _evidence(self) -> dict[int, Evidence]:
+        """By evaluate seed; rows and curves look at the same, and each attack on it is made once."""
+        return {seed: self._of(seed) for seed in self.evaluate_seeds}
+
+    def _of(self, seed: int) -> Evidence:
         retrained = self.model.method == "retrain"
         return Evidence(
             model=self.model,
