@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from clients.ops import Call, Op, Reply, model_of, request_of
+from clients.ops import Call, Op, Reply, model_of, request_of, scored
 from clients.scoring import outputs_of, told_of
 from clients.site import Site, View
-from clients.worker import gpu_share
 from partitions.backdoor import Backdoor, Triggered
 from partitions.errors import BadInput
 from unlearning.state import State
@@ -56,11 +55,7 @@ def run(site: Site, call: Call) -> Reply:
     """Answer the table ``backdoor`` of the site's held-out records under the model: config request, request-seed."""
     started = time.perf_counter()
     table = score_triggered(site, model_of(call), *request_of(call))
-    return Reply(
-        metrics={"num-examples": len(table), "seconds": time.perf_counter() - started},
-        config={"site": site.name, "device": str(site.worker.device), "gpu": gpu_share()},
-        tables={"backdoor": table},
-    )
+    return scored(site, {"backdoor": table}, started)
 
 
 def _scored(site: Site, view: View, backdoor: Backdoor, state: State, request: str, seed: int) -> pd.DataFrame:

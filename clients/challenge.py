@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pandas as pd
 
-from clients.ops import Call, Op, Reply, asked, model_of, request_of
+from clients.ops import Call, Op, Reply, asked, model_of, request_of, scored
 from clients.scoring import outputs_of
 from clients.site import Site
 
@@ -17,6 +19,7 @@ def run(site: Site, call: Call) -> Reply:
     (float64, nats) under the model, and ``forgotten-0``, ``forgotten-1``, ... (bool: that shadow trains on it and
     forgets it).
     """
+    started = time.perf_counter()
     shadows = asked(call.config, "shadows", int)
     request, seed = request_of(call)
     design = site.challenge(request, seed, shadows)
@@ -32,7 +35,7 @@ def run(site: Site, call: Call) -> Reply:
             **{f"forgotten-{number}": forgotten[number] for number in range(shadows)},
         }
     )
-    return Reply(metrics={"num-examples": len(table)}, config={"site": site.name}, tables={"challenge": table})
+    return scored(site, {"challenge": table}, started)
 
 
 def _phi(site: Site, call: Call, places: np.ndarray) -> np.ndarray:

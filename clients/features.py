@@ -10,13 +10,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
-from clients.ops import Call, Op, Reply, asked, model_of, request_of
-from clients.scoring import BATCH, evaluating
+from clients.ops import Call, Op, Reply, asked, model_of, request_of, scored
+from clients.scoring import outputs_of
 from clients.site import Site, View
-from clients.worker import gpu_share
 from partitions.errors import BadInput
 from partitions.records import hash_ranks
 from partitions.requests import parse_request
@@ -156,15 +154,9 @@ def _sides(site: Site, most: int, request: str, seed: int) -> list[tuple[View, n
 
 
 def _features(site: Site, view: View, places: np.ndarray, state: State) -> pd.DataFrame:
-    worker = site.worker
-    task, model, indices = worker.task, worker.scorer(state, 0), view.indices[places]
-    with evaluating(model), worker.scoring():
-        batches = (
-            worker.batch(view.inputs, view.targets, indices[start : start + BATCH])[0]
-            for start in range(0, len(indices), BATCH)
-        )
-        found = [task.features(model, x) if isinstance(task, TellsFeatures) else penultimate(model, x) for x in batches]
-    rows = torch.cat(found).detach().cpu().float().numpy()
+    task = site.worker.task
+    read = task.features if isinstance(task, TellsFeatures) else penultimate
+    rows = outputs_of(site, view, state, indices=view.indices[places], read=read).detach().cpu().float().numpy()
     return pd.DataFrame(rows, columns=[f"f{place}" for place in range(rows.shape[1])])
 
 
@@ -173,11 +165,7 @@ def features(site: Site, call: Call) -> Reply:
     started = time.perf_counter()
     most = asked(call.config, "most", int)
     table = features_of(site, model_of(call), most, *request_of(call))
-    return Reply(
-        metrics={"num-examples": len(table), "seconds": time.perf_counter() - started},
-        config={"site": site.name, "device": str(site.worker.device), "gpu": gpu_share()},
-        tables={"features": table},
-    )
+    return scored(site, {"features": table}, started)
 
 
 OPS = [Op("features", "evaluate", features)]

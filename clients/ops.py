@@ -207,7 +207,7 @@ def score(site: Site, call: Call) -> Reply:
     """
     started = time.perf_counter()
     site = asked_site(site, call)
-    return _scored(site, score_records(site, model_of(call), call.states.get("other"), *request_of(call)), started)
+    return scored(site, score_records(site, model_of(call), call.states.get("other"), *request_of(call)), started)
 
 
 def score_forgotten(site: Site, call: Call) -> Reply:
@@ -218,12 +218,13 @@ def score_forgotten(site: Site, call: Call) -> Reply:
     started = time.perf_counter()
     site = asked_site(site, call)
     table = score_some(site, model_of(call), *request_of(call), lambda told: told["selected"])
-    return _scored(site, {"scorecard": table}, started)
+    return scored(site, {"scorecard": table}, started)
 
 
-def _scored(site: Site, tables: Tables, started: float) -> Reply:
+def scored(site: Site, tables: Tables, started: float) -> Reply:
+    """Answer with tables of records, how many the first has, and the seconds since `started` (`time.perf_counter`)."""
     return Reply(
-        metrics={"num-examples": len(tables["scorecard"]), "seconds": time.perf_counter() - started},
+        metrics={"num-examples": len(next(iter(tables.values()))), "seconds": time.perf_counter() - started},
         config={"site": site.name, "device": str(site.worker.device), "gpu": gpu_share()},
         tables=tables,
     )

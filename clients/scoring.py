@@ -60,7 +60,14 @@ def score_records(
     return tables
 
 
-def outputs_of(site: Site, view: View, state: State, slot: int = 0, indices: np.ndarray | None = None) -> Tensor:
+def outputs_of(
+    site: Site,
+    view: View,
+    state: State,
+    slot: int = 0,
+    indices: np.ndarray | None = None,
+    read: Callable[[nn.Module, Tensor], Tensor] | None = None,
+) -> Tensor:
     """Return a model's outputs on records of a site, on the CPU, one row a record; (0, 1) without any.
 
     Parameters
@@ -73,12 +80,15 @@ def outputs_of(site: Site, view: View, state: State, slot: int = 0, indices: np.
         Which of the worker's scoring models to load it into.
     indices : ndarray, optional
         Which records, as positions in the view's arrays; default: all of the view.
+    read : callable, optional
+        What to take of the model for a batch of inputs; default: the task's outputs.
     """
+    read = read or site.worker.task.outputs
     worker, chosen = site.worker, view.indices if indices is None else indices
     model = worker.scorer(state, slot)
     with evaluating(model), worker.scoring():
         parts = [
-            worker.task.outputs(model, worker.batch(view.inputs, view.targets, chosen[start : start + BATCH])[0])
+            read(model, worker.batch(view.inputs, view.targets, chosen[start : start + BATCH])[0])
             for start in range(0, len(chosen), BATCH)
         ]
     return torch.cat(parts) if parts else torch.zeros(0, 1)

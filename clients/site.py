@@ -271,11 +271,10 @@ class Site:
         if parse_request(request).steps[-1].granularity == "sample" and forget.any():
             unseen = np.ones(len(self.holdout), dtype=bool)
         strata = [self.name + "/" + self.table(split)["stratum"] for split in ("train", "holdout")]
-        if (
-            self._planted is not None
-        ):  # a record with a trigger has no held-out one like it: it is forgotten unchallenged
-            targets = np.asarray(self._data.targets)[self.train.indices]
-            poisoned = self._planted.poisoned(self.train.table["record"].to_numpy(), targets)
+        if self._planted is not None:
+            # a record with a trigger has no held-out one like it: it is forgotten, and not challenged
+            places = self.train.indices
+            poisoned = np.asarray(self.train.targets)[places] != np.asarray(self._data.targets)[places]
             strata[0] = strata[0].where(~poisoned, f"{self.name}/poisoned")
         named = [
             dict(zip(view.table["record"][chosen], names[chosen], strict=True))

@@ -76,7 +76,7 @@ class GroupExecutor:
         schedule = _schedule(settings)
         self._stages = GroupStages(settings, self._workshop, self._identity, self._facts, self._configs, schedule)
         self._scorer = Scorer(settings, home, run, self._workshop, self._identity, schedule, self._evaluator)
-        self._shadowing = Shadowing(self._scorer.bench, self._stages, sites, self._configs)
+        self._shadowing = Shadowing(self._scorer.bench, self._stages, sites)
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""

@@ -133,7 +133,7 @@ class GroupStages:
             "unlearn-epochs": self._settings.unlearn_epochs,
         }
 
-        if rounds is not None and self._replays(name):
+        if rounds is not None and self.replays(name):
             parts |= self._thinned  # an original's own key has it
 
         def compute(work: StageWork) -> Outcome:
@@ -190,6 +190,11 @@ class GroupStages:
             return made.recovery_hook(start.state, unlearned.state)
 
         return make
+
+    def replays(self, name: str) -> bool:
+        """Tell whether a method looks at the recorded rounds of the training that it starts from."""
+        needs = METHODS.get(name).needs_of(self._configs[name])
+        return needs.history or needs.history_helps
 
     def shadow(self, case: Case, seed: int, *, rounds_wanted: bool) -> Stage:
         """Return a shadow: trained on what a shadow's case retains and forgets.
@@ -271,13 +276,9 @@ class GroupStages:
         return strategy.run(self._initial(seed), self._settings.rounds)
 
     def _history(self, name: str, original: Stage, rounds: Callable[[], Stage] | None) -> History | None:
-        if rounds is not None and self._replays(name):
+        if rounds is not None and self.replays(name):
             original = rounds()
         return History(original.history) if original.history.exists() else None
-
-    def _replays(self, name: str) -> bool:
-        needs = METHODS.get(name).needs_of(self._configs[name])
-        return needs.history or needs.history_helps
 
     def _stage(self, kind: str, label: str, parts: Mapping[str, Any], compute: Callable[[StageWork], Outcome]) -> Stage:
         return self._workshop.stage(kind, label, parts, compute, keep_history=self._settings.keep_histories)

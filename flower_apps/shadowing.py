@@ -17,8 +17,6 @@ from flower_apps.probes.base import Bench
 from flower_apps.sites import Sites, answered, request_plan
 from flower_apps.stages import Stage
 from partitions.seeds import derive_seed
-from strategies.base import MethodConfig
-from strategies.registry import METHODS
 
 SHADOWED = ("unlearned", "recovered")
 VERSION = 1
@@ -69,12 +67,10 @@ class Shadowing:
         Finds or computes models.
     sites : Sites
         How to ask the sites.
-    configs : mapping of str to MethodConfig
-        The methods' resolved settings.
     """
 
-    def __init__(self, bench: Bench, stages: GroupStages, sites: Sites, configs: Mapping[str, MethodConfig]) -> None:
-        self._bench, self._stages, self._sites, self._configs = bench, stages, sites, configs
+    def __init__(self, bench: Bench, stages: GroupStages, sites: Sites) -> None:
+        self._bench, self._stages, self._sites = bench, stages, sites
         self._count = bench.settings.shadows
 
     def of(self, case: Case, original: Stage, gold: Arm, methods: Sequence[str]) -> Shadowed | None:
@@ -111,7 +107,7 @@ class Shadowing:
             records=tuple(challenged["record"]),
             unlearned=challenged["unlearned"].to_numpy(dtype=bool),
             clients=challenged["site"].to_numpy(dtype=str),
-            forgotten=challenged[_columns(challenged)].to_numpy(dtype=bool).T,
+            forgotten=challenged[[f"forgotten-{number}" for number in range(self._count)]].to_numpy(dtype=bool).T,
             trained=np.stack(trained),
             forgot=None,
             retrained=np.zeros((0, len(challenged))),
@@ -147,10 +143,7 @@ class Shadowing:
         trained: list[np.ndarray] = []
         forgot: dict[tuple[str, str], list[np.ndarray]] = {(m, c): [] for m in methods for c in SHADOWED}
         failed: dict[tuple[str, str], str] = {}
-        replayed = any(
-            needs.history or needs.history_helps
-            for needs in (METHODS.get(name).needs_of(self._configs[name]) for name in methods)
-        )
+        replayed = any(map(self._stages.replays, methods))
         for number in range(self._count):
             own = self._own_case(case, number)
             seed = derive_seed(self._bench.settings.train_seed, "shadow", round_=number)
@@ -210,11 +203,6 @@ class Shadowing:
 
 class _Diverged(Exception):
     """A shadow of which nothing can be made."""
-
-
-def _columns(challenged: pd.DataFrame) -> list[str]:
-    count = sum(name.startswith("forgotten-") for name in challenged.columns)
-    return [f"forgotten-{number}" for number in range(count)]
 
 
 def _gaps(gold: Stage | None, references: Sequence[Stage]) -> tuple[float, ...]:

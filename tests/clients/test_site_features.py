@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients import features as room
 from clients.catalogue import OPERATIONS, TASKS
 from clients.features import drawn, features_of, penultimate
 from clients.ops import Call, perform
+from clients.scoring import evaluating
 from clients.site import Site, refused_operations
 from partitions.errors import BadInput, Refused
 from unlearning.state import State
@@ -52,7 +52,7 @@ class TestPenultimate:
     def test_the_model_is_left_as_it_was(self, initial: Initial) -> None:
         model, x = built(initial("resnet18"), "resnet18").train(), torch.zeros(3, 3, 32, 32)
         before, hooks = State.from_module(model).sha256(), [len(m._forward_pre_hooks) for m in model.modules()]
-        with torch.no_grad(), room.evaluating(model):
+        with torch.no_grad(), evaluating(model):
             penultimate(model, x)
         assert State.from_module(model).sha256() == before
         assert [len(m._forward_pre_hooks) for m in model.modules()] == hooks
