@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +11,13 @@ import pandas as pd
 from filelock import FileLock
 
 from evaluation.evidence import Evidence
-from evaluation.files import is_file, read_bytes
-from evaluation.results import whole_numbers, write_table
-from partitions.errors import BadInput
+from evaluation.files import is_file
+from evaluation.results import SEEDS, read_table, with_types, write_table
 from partitions.registry import Registry
 
 ABOUT = ("cell", "request", "method", "preset", "checkpoint", "train_seed", "unlearn_seed", "evaluate_seed")
 """Which model a point is of, and with which seeds; columns of ``results.csv``."""
 COLUMNS = (*ABOUT, "kind", "series", "label", "x", "y")
-SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
 FILE = "curves.csv"
 
 
@@ -128,27 +125,13 @@ def read_curves(path: Path) -> pd.DataFrame:
     file = path / FILE
     if not is_file(file):
         return _typed(pd.DataFrame(columns=list(COLUMNS)))
-    text = read_bytes(file, "curves").decode(errors="replace")
-    try:
-        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-        if list(frame.columns) != list(COLUMNS):
+
+    def check(columns: list[str]) -> None:
+        if columns != list(COLUMNS):
             raise ValueError("other columns")
-        if not text.endswith("\n") or frame["kind"].isna().any() or (frame["kind"] == "").any():
-            raise ValueError("cut short")
-        return _typed(frame.replace("", None))
-    except ValueError as error:  # what pandas raises for what it cannot read
-        remedy = "remove it and `lethe run --out` that folder again: what is in the cache is not computed again"
-        raise BadInput("curves", str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
+
+    return read_table(file, "curves", check, "kind", _typed)
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    typed: dict[str, pd.Series[Any]] = {}
-    for name in COLUMNS:
-        column = frame[name]
-        if name in SEEDS:
-            typed[name] = whole_numbers(column)
-        elif name in ("x", "y"):
-            typed[name] = pd.to_numeric(column).astype("float64")
-        else:
-            typed[name] = column.astype(object).where(column.notna(), "").astype(str)
-    return pd.DataFrame(typed)[list(COLUMNS)]
+    return with_types(frame, COLUMNS, whole=SEEDS, numbers=("x", "y"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,6 @@ from filelock import FileLock
 from evaluation.files import is_file, read_bytes, within
 from partitions.errors import BadInput
 
-TEXT = (
-    "cell",
-    "experiment",
-    "task",
-    "dataset",
-    "partition",
-    "model",
-    "request",
-    "granularity",
-    "method",
-    "preset",
-    "checkpoint",
-    "metric",
-    "status",
-    "reason",
-)
 SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
 COLUMNS = (
     "cell",
@@ -121,19 +105,53 @@ def read_results(path: Path) -> pd.DataFrame:
     file = within(path, FILE)
     if not is_file(file):
         raise BadInput("results", str(file), "a run folder with results.csv, or the file itself")
-    text = read_bytes(file, "results").decode(errors="replace")
+
+    def check(columns: list[str]) -> None:
+        if columns != list(COLUMNS):
+            raise BadInput("results", str(file), "a table with the columns " + ", ".join(COLUMNS))
+
+    return read_table(file, "results", check, "status", _typed)
+
+
+def read_table(
+    file: Path,
+    key: str,
+    check: Callable[[list[str]], None],
+    filled: str,
+    typed: Callable[[pd.DataFrame], pd.DataFrame],
+) -> pd.DataFrame:
+    """Read a table of a run folder, as `write_table` writes it.
+
+    Parameters
+    ----------
+    file : Path
+        The CSV.
+    key : str
+        What errors call it.
+    check : callable
+        Raises when the columns are others: `ValueError` for a damaged file.
+    filled : str
+        A column that is empty in no row: a file that was cut short may lack the end of its last one.
+    typed : callable
+        Gives the columns their types; raises `ValueError` for what they cannot hold.
+
+    Raises
+    ------
+    BadInput
+        When the file cannot be read, or is damaged.
+    """
+    text = read_bytes(file, key).decode(errors="replace")
     try:
         frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-        if list(frame.columns) != list(COLUMNS):
-            raise BadInput("results", str(file), "a table with the columns " + ", ".join(COLUMNS))
-        if not text.endswith("\n") or frame["status"].isna().any() or (frame["status"] == "").any():
+        check(list(frame.columns))
+        if not text.endswith("\n") or frame[filled].isna().any() or (frame[filled] == "").any():
             raise ValueError("cut short")
-        return _typed(frame.replace("", None))
+        return typed(frame.replace("", None))
     except ValueError as error:  # what pandas raises for rows and numbers it cannot read
         if isinstance(error, BadInput):
             raise
         remedy = "remove it and `lethe run --out` that folder again: what is in the cache is not computed again"
-        raise BadInput("results", str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
+        raise BadInput(key, str(file), f"a whole table, and this one is damaged ({error})", remedy) from None
 
 
 def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,12 +161,23 @@ def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    typed: dict[str, pd.Series[Any]] = {
-        name: frame[name].astype(object).where(frame[name].notna(), "").astype(str) for name in TEXT
-    }
-    typed |= {name: whole_numbers(frame[name]) for name in (*SEEDS, "n")}
-    typed |= {name: pd.to_numeric(frame[name]).astype("float64") for name in ("alpha", "value", "ci_low", "ci_high")}
-    return pd.DataFrame(typed)[list(COLUMNS)]
+    return with_types(frame, COLUMNS, whole=(*SEEDS, "n"), numbers=("alpha", "value", "ci_low", "ci_high"))
+
+
+def with_types(
+    frame: pd.DataFrame, columns: Sequence[str], *, whole: Sequence[str], numbers: Sequence[str]
+) -> pd.DataFrame:
+    """Return `columns` as nullable integers, float64, and all others as text, which is empty where there is none."""
+    typed: dict[str, pd.Series[Any]] = {}
+    for name in columns:
+        column = frame[name]
+        if name in whole:
+            typed[name] = whole_numbers(column)
+        elif name in numbers:
+            typed[name] = pd.to_numeric(column).astype("float64")
+        else:
+            typed[name] = column.astype(object).where(column.notna(), "").astype(str)
+    return pd.DataFrame(typed)[list(columns)]
 
 
 def whole_numbers(column: pd.Series[Any]) -> pd.Series[Any]:

@@ -22,9 +22,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from evaluation.curves import SEEDS
 from evaluation.report.palette import INK, SHAPES, Look
 from evaluation.report.sections import CONTROL, GOLD, LARGEST, ORIGINAL, Section
+from evaluation.results import SEEDS
 from evaluation.tables import Row, mean, short
 
 WIDTH = 6.2

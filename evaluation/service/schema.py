@@ -9,8 +9,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from evaluation.curves import COLUMNS as CURVE_COLUMNS
-from evaluation.curves import SEEDS
 from evaluation.results import COLUMNS as RESULT_COLUMNS
+from evaluation.results import SEEDS
 
 VERSION = "2"
 """Of these tables; a store of another version is refused."""
