@@ -30,6 +30,19 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it."""
 
 
+def kill_at(kind: str, count: int) -> Callable[[Message], None]:
+    """Return what ends the run at the `count`-th message of a kind."""
+    seen = [0]
+
+    def before(message: Message) -> None:
+        if message.metadata.message_type == kind:
+            seen[0] += 1
+            if seen[0] == count:
+                raise Killed
+
+    return before
+
+
 class InProcessGrid(Grid):
     """Answers each message with the ClientApp at once, and gives the replies back in a shuffled order.
 

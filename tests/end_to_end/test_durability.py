@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from flwr.app import Message
-from in_process import InProcessGrid, Killed, read_group, run_group
+from in_process import InProcessGrid, Killed, kill_at, read_group, run_group
 
 from flower_apps.settings import GroupSettings
 from strategies.history import History
@@ -116,17 +114,6 @@ def test_a_cached_curve_asks_nobody_and_needs_no_federation(done: tuple[Path, Pa
     for other in ("again", "read"):
         assert (tmp_path / other / "results.csv").read_bytes() == (out / "results.csv").read_bytes()
         assert (tmp_path / other / "curves.csv").read_bytes() == (out / "curves.csv").read_bytes()
-
-
-def kill_at(kind: str, count: int) -> Callable[[Message], None]:
-    seen = [0]
-
-    def before(message: Message) -> None:
-        seen[0] += message.metadata.message_type == kind
-        if seen[0] == count:
-            raise Killed
-
-    return before
 
 
 @pytest.mark.parametrize(("kind", "count"), [("train.relearn", 4), ("evaluate.forgotten", 4)])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from flwr.app import Message
-from in_process import InProcessGrid, Killed, read_group, run_group
+from in_process import InProcessGrid, Killed, kill_at, read_group, run_group
 
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites
@@ -121,18 +120,6 @@ def test_a_change_reruns_what_it_touches_and_no_more(
     grid = run_group(small(**changes), done[0], tmp_path)
     assert {kind for kind in grid.sent if kind.startswith("train.")} == ops
     assert (weights(done[0], "train"), weights(done[0], "retrain")) == before
-
-
-def kill_at(kind: str, count: int) -> Callable[[Message], None]:
-    seen = [0]
-
-    def before(message: Message) -> None:
-        if message.metadata.message_type == kind:
-            seen[0] += 1
-            if seen[0] == count:
-                raise Killed
-
-    return before
 
 
 @pytest.mark.parametrize(

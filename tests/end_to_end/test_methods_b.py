@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from flwr.app import Message
-from in_process import InProcessGrid, Killed, run_group
+from in_process import InProcessGrid, Killed, kill_at, run_group
 
 from flower_apps.settings import GroupSettings
 from strategies.registry import METHODS
@@ -77,18 +75,6 @@ def test_every_request_a_method_declares_is_scored_and_finite(
 def test_a_cached_run_sends_nothing_to_train(done: tuple[Path, pd.DataFrame], tmp_path: Path) -> None:
     grid = run_group(small(requests="class:3"), done[0], tmp_path)
     assert trained(grid) == 0 and grid.sent["evaluate.scorecard"] == 0
-
-
-def kill_at(kind: str, count: int) -> Callable[[Message], None]:
-    seen = [0]
-
-    def before(message: Message) -> None:
-        if message.metadata.message_type == kind:
-            seen[0] += 1
-            if seen[0] == count:
-                raise Killed
-
-    return before
 
 
 def test_a_killed_run_of_fused_resumes_to_the_same_results(done: tuple[Path, pd.DataFrame], tmp_path: Path) -> None:

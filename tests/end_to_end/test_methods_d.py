@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from flwr.app import Message
-from in_process import InProcessGrid, Killed, run_group
+from in_process import InProcessGrid, Killed, kill_at, run_group
 
 from flower_apps.settings import GroupSettings
 
@@ -88,17 +86,6 @@ def test_a_second_run_sends_nothing(done: tuple[Path, Path, InProcessGrid], tmp_
     grid = run_group(small(), home, tmp_path)
     assert trained(grid) == 0 and grid.sent["evaluate.scorecard"] == 0
     assert (tmp_path / "results.csv").read_bytes() == (out / "results.csv").read_bytes()
-
-
-def kill_at(kind: str, count: int) -> Callable[[Message], None]:
-    seen = [0]
-
-    def before(message: Message) -> None:
-        seen[0] += message.metadata.message_type == kind
-        if seen[0] == count:
-            raise Killed
-
-    return before
 
 
 def test_fedcare_with_a_gradient_from_the_server_resumes_to_the_same_bits(
