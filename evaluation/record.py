@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,6 +13,9 @@ DEEPEST = 12
 """Levels of lists and objects in a record; a real one has five."""
 LATEST = 1e11
 """Seconds since the epoch that a calendar still has: the year 5138."""
+
+PLACED = ("home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories")
+"""Settings that tell where and how fast a run went, not what it computed."""
 
 Scalar = str | int | float | bool | None
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -83,7 +85,7 @@ def check_record(found: Any) -> dict[str, Any]:
     """As `parse_record`, of what was read from JSON."""
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
-    if _depth(found) > DEEPEST:
+    if too_deep(found, DEEPEST):
         raise ValueError("it is nested too deeply")
     try:
         json.dumps(found, ensure_ascii=False).encode()
@@ -107,12 +109,12 @@ def damaged(path: object, error: ValueError) -> BadInput:
     return BadInput("run", str(path), "the record of a run", f"it is damaged ({error}): run again with another --out")
 
 
-def _depth(found: Mapping[str, Any]) -> int:
-    """Return how many levels of lists and objects there are, without going down by recursion."""
-    level: list[Any] = [found]
-    depth = 0
-    while level and depth <= DEEPEST:
+def too_deep(found: Any, deepest: int) -> bool:
+    """Tell whether lists and objects are inside each other in more than `deepest` levels, without recursion."""
+    level, depth = [found], 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
         depth += 1
-        inside = [one for part in level for one in (part.values() if isinstance(part, dict) else part)]
-        level = [one for one in inside if isinstance(one, dict | list)]
-    return depth
+        if depth > deepest:
+            return True
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return False

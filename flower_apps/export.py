@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluation.record import PLACED
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, RunFailed, unknown_name
@@ -25,7 +26,6 @@ ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
 _OF_METHODS = ("methods", "preset", "overrides", "unlearn-epochs", "unlearn-seeds", "requests")
 _OF_SCORING = ("evaluate-seeds", "features", "shadows", "relearn-epochs")
-_OF_MACHINE = ("home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories")
 _SECTIONS = {
     "On what was forgotten, on what was retained (held-out records; _train: trained ones) and on all held out": (
         "forget_",
@@ -145,7 +145,7 @@ def _anchors(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dic
     """Return the cells of the same training, request and seeds that hold the retrained and the original model."""
 
     def training(of: Mapping[str, Any]) -> list[Any]:
-        ignored = {*_OF_METHODS, *_OF_SCORING, *_OF_MACHINE}
+        ignored = {*_OF_METHODS, *_OF_SCORING, *PLACED}
         own = sorted((key, value) for key, value in of["settings"].items() if key not in ignored)
         return [own, *(of[key] for key in ("request", "train_seed", "unlearn_seed"))]
 
@@ -242,7 +242,7 @@ def _value(rows: pd.DataFrame, metric: str) -> str:
 
 def _model_card(chosen: _Chosen, figures: Sequence[tuple[str, str, str, str]], record: Mapping[str, Any]) -> str:
     cell, settings, data = chosen.cell, chosen.settings, chosen.data
-    hidden = (*_OF_MACHINE, "original")
+    hidden = (*PLACED, "original")
     lines = [
         f"# {settings.model} on {data.name}: {_title(str(cell['method']), str(cell['request']))}",
         "",

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
+from evaluation.record import PLACED
 from evaluation.runs import RECORD, read_record
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import stage_key
@@ -89,8 +90,7 @@ class RunFolder:
 
 def group_id(settings: GroupSettings) -> str:
     """Return a short id of what a group computes; where and how fast it does so is left out."""
-    placed = {"home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories"}
-    flat = {key: value for key, value in settings.to_run_config().items() if key not in placed}
+    flat = {key: value for key, value in settings.to_run_config().items() if key not in PLACED}
     return stage_key(flat)[:12]
 
 

@@ -170,9 +170,6 @@ def pages_router(source: Runs) -> APIRouter:
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(ICON, media_type="image/svg+xml", headers=headers)
 
-    for route in router.routes:
-        if isinstance(route, APIRoute):
-            route.methods = {"GET", "HEAD"}  # a GET whose body the server leaves out
     return router
 
 

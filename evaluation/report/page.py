@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from evaluation.record import PLACED
 from evaluation.report.chapters import Chapter
 from evaluation.report.drawing import Plot
 from evaluation.report.grid import Grid
@@ -31,7 +32,7 @@ LONG = 30
 """Lines of a table above which it is folded."""
 FIGURES = "figures"
 """Folder beside the page."""
-ELSEWHERE = {"home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories", "name"}
+ELSEWHERE = {*PLACED, "name"}
 """Settings that tell where and how fast a run went, not what it computed."""
 
 

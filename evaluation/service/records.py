@@ -1,4 +1,4 @@
-"""Refuses the record of a run (``run.json``) that no page could show."""
+"""Refuses the record of a run (``run.json``) that no page could show; one may say less than a run folder's own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from evaluation.record import LATEST, too_deep
 from partitions.errors import BadInput
 
 DEEPEST = 50
 """How deep lists and objects of a record may be nested."""
-LATEST = 1e11
-"""Seconds since the epoch before which a run is started."""
 
 
 def check_record(record: Mapping[str, Any]) -> None:
     """Raise `BadInput` at the first field of a record that has not the shape of a run folder's."""
-    if _depth(record) > DEEPEST:
+    if too_deep(record, DEEPEST):
         raise BadInput("record", "(not shown)", f"at most {DEEPEST} lists and objects inside each other")
     if not _is_utf8(json.dumps(record, ensure_ascii=False)):
         raise BadInput("record", "(not shown)", "text without lone surrogates")
@@ -63,15 +62,6 @@ def _need(holder: Mapping[str, Any], field: str, name: str, kind: type) -> Any:
     if not isinstance(found, kind):
         raise BadInput(f"{field}.{name}", type(found).__name__ if name in holder else "missing", _WORDS[kind])
     return found
-
-
-def _depth(value: Any) -> int:
-    """Return how deep lists and objects are nested, without recursion."""
-    depth, level = 0, [value]
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def _is_utf8(text: str) -> bool:

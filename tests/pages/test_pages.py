@@ -26,6 +26,7 @@ from evaluation.pages.style import SHEET
 from evaluation.pages.together import Together
 from evaluation.report.drawing import Plot
 from evaluation.runs import Run
+from evaluation.service.access import Head
 from evaluation.service.sources import RunInfo
 from flower_apps.cli import main
 from partitions.errors import BadInput
@@ -53,6 +54,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def app(home: Path) -> FastAPI:
     app = FastAPI()
     add_pages(app, FolderRuns(home))
+    app.add_middleware(Head)  # as the evaluator's server has it
     return app
 
 
