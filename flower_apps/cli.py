@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
+from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, print_rows
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
@@ -39,17 +40,6 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
-
-Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Experiments = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", show_default=False)]
-ManifestFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Experiments; default: ./experiments.yaml, else Lethe's own.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every experiment; METHOD.KEY for a method's."),
-]
 
 
 @app.command()
@@ -111,7 +101,7 @@ def methods(
 
     rows = method_rows()
     if not name:
-        _print(rows, methods_table(rows), as_json)
+        print_rows(rows, methods_table(rows), as_json)
         return
     chosen = [row for row in rows if row["name"] == name]
     if not chosen:
@@ -125,7 +115,7 @@ def data_list(as_json: AsJson = False, home: Home = None) -> None:
     from flower_apps.explain import dataset_rows, datasets_table
 
     rows = dataset_rows(resolve_home(home))
-    _print(rows, datasets_table(rows), as_json)
+    print_rows(rows, datasets_table(rows), as_json)
 
 
 @data_app.command("fetch")
@@ -247,7 +237,7 @@ def doctor(as_json: AsJson = False, home: Home = None) -> None:
     from flower_apps.doctor import checks_table, examine
 
     checks = examine(resolve_home(home))
-    _print([check.to_row() for check in checks], checks_table(checks), as_json)
+    print_rows([check.to_row() for check in checks], checks_table(checks), as_json)
     raise typer.Exit(1 if any(check.level == "stop" for check in checks) else 0)
 
 
@@ -271,7 +261,7 @@ def rank(
 
     results = read_runs(runs, resolve_home(home))
     rankings = rank_methods(results, metric, checkpoint=checkpoint, block=block, level=level)
-    _print([ranking.to_json() for ranking in rankings], ranking_table(rankings), as_json)
+    print_rows([ranking.to_json() for ranking in rankings], ranking_table(rankings), as_json)
 
 
 @app.command()
@@ -400,15 +390,6 @@ def _visible_gpus(groups: Sequence[GroupSettings]) -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _print(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(list(rows), indent=1))
-    else:
-        from flower_apps.progress import table_console
-
-        table_console().print(table)
 
 
 if __name__ == "__main__":

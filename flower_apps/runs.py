@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import time
@@ -24,6 +25,10 @@ from flower_apps.stages import stage_key
 LIBRARIES = ("flwr", "ray", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "lightning-fabric")
 
 
+STAGES = "stages.txt"
+"""The file of a run folder that names the stages it stands on."""
+STAGE_LINE = re.compile(r"[a-z]+/[0-9a-f]{24}")
+
 ROOT = Path(__file__).resolve().parent.parent
 """Where the code runs from: a checkout, an installed package, or the copy that Flower made of the app."""
 
@@ -39,6 +44,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._stages: set[str] | None = None
         path.mkdir(parents=True, exist_ok=True)
         with self._lock:
             if not self._file.exists():
@@ -71,6 +77,19 @@ class RunFolder:
             record["cells"] = [c for c in record["cells"] if c["cell"] != cell["cell"]] + [dict(cell)]
             self._write(record)
 
+    def add_stage(self, kind: str, key: str) -> None:
+        """Keep that the run stands on a stage, in ``stages.txt``: a line ``kind/key`` for each, in order of first use.
+
+        While the run folder is there, `lethe clean` leaves its stages alone.
+        """
+        line = f"{kind}/{key}"
+        if self._stages is None:
+            self._stages = stages_of(self.path)
+        if line not in self._stages:
+            self._stages.add(line)
+            with (self.path / STAGES).open("a", encoding="utf-8") as file:
+                file.write(f"\n{line}\n")  # the blank line ends one that a killed process left unfinished
+
     @property
     def _file(self) -> Path:
         return self.path / RECORD
@@ -86,6 +105,15 @@ class RunFolder:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(self._file)
+
+
+def stages_of(folder: Path) -> set[str]:
+    """Return the stages that a run stands on, each as ``kind/key``."""
+    try:
+        text = (folder / STAGES).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return set()
+    return {line for line in text.split() if STAGE_LINE.fullmatch(line)}
 
 
 def group_id(settings: GroupSettings) -> str:

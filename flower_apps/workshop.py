@@ -34,12 +34,20 @@ class Workshop:
         None only reads the cache; the first missing stage raises `MissingStage`.
     events : EventSink
         Where progress goes.
+    used : callable, optional
+        Gets kind and key of every stage that was found or computed.
     """
 
     def __init__(
-        self, settings: GroupSettings, store: StageStore, federation: Federation | None, events: EventSink
+        self,
+        settings: GroupSettings,
+        store: StageStore,
+        federation: Federation | None,
+        events: EventSink,
+        used: Callable[[str, str], None] = lambda kind, key: None,
     ) -> None:
         self._settings, self._store, self._federation, self._events = settings, store, federation, events
+        self._used = used
 
     @property
     def online(self) -> Federation:
@@ -83,6 +91,7 @@ class Workshop:
         if self._federation is None and needs_sites:
             return self._found(kind, label, parts)
         with self._store.claim(kind, parts, waiting=self._tell) as found:
+            self._used(kind, stage_key(parts))
             if isinstance(found, Stage):
                 self._events.emit("stage-cached", stage=kind, label=label)
                 return found
@@ -109,6 +118,7 @@ class Workshop:
         if self._federation is None:
             return _read(self._found(kind, label, parts))
         with self._store.claim(kind, parts, waiting=self._tell) as found:
+            self._used(kind, stage_key(parts))
             if isinstance(found, Stage):
                 return _read(found)
             self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
@@ -134,6 +144,7 @@ class Workshop:
         stage = self.find(kind, parts)
         if stage is None:
             raise MissingStage(label)
+        self._used(kind, stage.key)
         self._events.emit("stage-cached", stage=kind, label=label)
         return stage
 

@@ -1,0 +1,31 @@
+"""Options that several commands have, and how they print: what `flower_apps.cli` and its parts share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Experiments = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", show_default=False)]
+ManifestFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Experiments; default: ./experiments.yaml, else Lethe's own.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every experiment; METHOD.KEY for a method's."),
+]
+
+
+def print_rows(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> None:
+    """Print rows as JSON, or the table that shows them."""
+    if as_json:
+        typer.echo(json.dumps(list(rows), indent=1))
+    else:
+        from flower_apps.progress import table_console
+
+        table_console().print(table)
