@@ -39,7 +39,8 @@ class Exclusion:
         """Read ``{"method": ..., "request": ...}``, each a text or a list of texts; raises `ValueError`."""
         if not isinstance(entry, dict) or not entry or set(entry) - {"method", "request"}:
             raise ValueError("an entry has method, request or both")
-        return cls(_texts(entry.get("method")), tuple(map(normal, _texts(entry.get("request")))))
+        methods, requests = (_texts(entry[key]) if key in entry else () for key in ("method", "request"))
+        return cls(methods, tuple(dict.fromkeys(map(normal, requests))))
 
     def to_json(self) -> dict[str, list[str]]:
         """Return what `read` reads."""
@@ -134,13 +135,12 @@ def _check(exclusions: Iterable[Exclusion], methods: Iterable[str], requests: It
 def check_excludable(method: str, key: str) -> None:
     """Refuse to leave out what the others are read against."""
     if method in ALWAYS:
-        raise BadInput(
-            key, method, "a method", f"{', '.join(ALWAYS)} are in every table: the others are read against it"
-        )
+        allowed = f"a method other than {', '.join(ALWAYS)}"
+        raise BadInput(key, method, allowed, "every table has these: the others are read against them")
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, str) and one.strip() for one in values) or (value is not None and not values):
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(one, str) and one.strip() for one in values):
         raise ValueError("method and request are a text each, or a list of texts")
     return tuple(dict.fromkeys(one.strip() for one in values))

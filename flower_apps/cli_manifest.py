@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flower_apps.cli_options import AsJson, ManifestFile, Sets, print_rows
-from flower_apps.places import outside_checkout
+from partitions.errors import BadInput
 
 
 def register(app: typer.Typer) -> None:
@@ -55,5 +54,8 @@ def schema(
     if out is None:
         typer.echo(schema_text(), nl=False)
         return
-    out.expanduser().write_text(schema_text(), encoding="utf-8")
-    typer.echo(str(out))
+    path = out.expanduser()
+    if not path.parent.is_dir() or path.is_dir():
+        raise BadInput("--out", str(out), "a file in a folder that exists")
+    path.write_text(schema_text(), encoding="utf-8")
+    typer.echo(str(path))

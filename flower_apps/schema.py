@@ -138,13 +138,11 @@ def _value(key: str, declared: Schema) -> Schema:
     from clients.catalogue import MODELS, TASKS
     from partitions.catalogue import DATASETS, SPLITS
 
-    registries = {"dataset": DATASETS, "split": SPLITS, "task": TASKS, "model": MODELS}
-    if key in registries:
-        return {"enum": registries[key].names()}
+    names = {"dataset": DATASETS.names, "split": SPLITS.names, "task": TASKS.names, "model": MODELS.names}
+    if key in names:
+        return {"enum": names[key]()}
     if key == "precision":
-        short = [
-            name for alias in PRECISION_ALIASES for name in ([alias, int(alias)] if alias.isdecimal() else [alias])
-        ]
+        short = [*PRECISION_ALIASES, *(int(alias) for alias in PRECISION_ALIASES if alias.isdecimal())]
         return {"enum": [AUTO, *PRECISIONS, *short]}
     if key == "preset":
         return {"enum": _presets()}
