@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, print_rows
+from flower_apps import cli_manifest
+from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, Tags, print_rows
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
@@ -40,11 +41,13 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
+cli_manifest.register(app)
 
 
 @app.command()
 def run(
     experiments: Experiments = None,
+    tags: Tags = None,
     manifest: ManifestFile = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one below the home's runs/.")] = None,
     sets: Sets = None,
@@ -71,7 +74,7 @@ def run(
     root = resolve_home(home)
     path = manifest or default_manifest()
     asked = load_manifest(path)
-    names = list(dict.fromkeys(experiments or [asked.default()]))
+    names = asked.choose(experiments or [], tags or [])
     groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
     check_groups(groups)
     from flower_apps.command_run import run_experiments

@@ -12,6 +12,9 @@ import typer
 Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Experiments = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", show_default=False)]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Also every experiment with this tag; repeatable.")
+]
 ManifestFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Experiments; default: ./experiments.yaml, else Lethe's own.")
 ]

@@ -9,7 +9,8 @@ from pathlib import Path
 from clients.catalogue import TASKS
 from evaluation.evaluator import Evaluator, InProcess
 from flower_apps.cases import Arm, Case
-from flower_apps.group_stages import GOLD, GroupStages
+from flower_apps.cells import GOLD, ORIGINAL, methods_by_request, run_methods
+from flower_apps.group_stages import GroupStages
 from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
@@ -25,9 +26,6 @@ from strategies.base import MethodConfig, Schedule, UnlearningStrategy
 from strategies.events import EventSink
 from strategies.federation import Federation
 from strategies.registry import METHODS
-
-CONTROL = "fine-tuning"
-"""The arm every table has: recovery alone, without a forgetting step (METHODS 5)."""
 
 NOT_EARLIER = "not applicable to an earlier request"
 
@@ -65,7 +63,7 @@ class GroupExecutor:
     ) -> None:
         self._settings, self._sites, self._events = settings, sites, events
         self._task = TASKS.get(settings.task)
-        self._methods = {name: METHODS.get(name) for name in _method_names(settings)}
+        self._methods = {name: METHODS.get(name) for name in run_methods(settings)}
         self._configs = _configs(settings, self._methods)
         store = StageStore(home / "stages", fresh_since=run.created if settings.fresh else 0.0)
         self._workshop = Workshop(settings, store, federation, events, run.add_stage)
@@ -82,10 +80,10 @@ class GroupExecutor:
         """Compute or find every stage, score every model and write the results of every cell."""
         self._events.emit("task", metric=self._task.metric_name)
         sequences = self._sequences()
-        original = Arm("original", "", {}, {"trained": self._stages.original()})
-        for selections in sequences:
+        original = Arm(ORIGINAL, "", {}, {"trained": self._stages.original()})
+        for methods, selections in sequences:
             for seed in self._settings.seeds("unlearn"):
-                starts: dict[str, Stage | None] = dict.fromkeys(self._methods, original.last)
+                starts: dict[str, Stage | None] = dict.fromkeys(methods, original.last)
                 for text, selection in selections.items():
                     plan = request_plan(text, self._request_seed, selection)
                     case = Case(plan, selection, seed, difficulty_of(self._facts, selection))
@@ -126,15 +124,15 @@ class GroupExecutor:
         why_not = method.unfit(case.plan.granularity, **facts_given(self._settings), config=self._configs[name])
         return why_not or method.unfit_for(case.plan)
 
-    def _sequences(self) -> list[dict[str, Facts]]:
-        """Resolve and check every request: for each sequence its prefixes and what the sites mean by them."""
+    def _sequences(self) -> list[tuple[list[str], dict[str, Facts]]]:
+        """Resolve and check every request: for each sequence its methods, its prefixes and what the sites mean."""
         sequences = []
-        for text in self._settings.request_texts():
+        for text, methods in methods_by_request(self._settings).items():
             selections = {}
             for prefix in parse_request(text).prefixes():
                 selections[prefix.text] = self._sites.select(prefix.text, self._request_seed)
                 check_sites(self._facts, prefix.text, selections[prefix.text])
-            sequences.append(selections)
+            sequences.append((methods, selections))
         if not sequences:
             raise BadInput("requests", self._settings.requests, "at least one request", "such as client:patient-1")
         return sequences
@@ -157,11 +155,6 @@ class GroupExecutor:
     def _request_seed(self) -> int:
         settings = self._settings
         return settings.train_seed if settings.request_seed < 0 else settings.request_seed
-
-
-def _method_names(settings: GroupSettings) -> list[str]:
-    """Return the methods to run; the control arm is always one, gold is no method."""
-    return [CONTROL, *(name for name in settings.method_names() if name not in (GOLD, CONTROL))]
 
 
 def _configs(settings: GroupSettings, methods: Mapping[str, type[UnlearningStrategy]]) -> dict[str, MethodConfig]:

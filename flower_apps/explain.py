@@ -75,7 +75,7 @@ def method_rows() -> list[Row]:
 
 def methods_table(rows: Sequence[Row]) -> Table:
     """Return the methods as a table that reads at 100 columns."""
-    table = _table("Unlearning methods", "method", "family", "forgets", "needs", "from")
+    table = new_table("Unlearning methods", "method", "family", "forgets", "needs", "from")
     for row in rows:
         needs = [NEEDS[need] for need in row["needs"] if need in NEEDS]
         table.add_row(row["name"], row["family"], _forgets(row), ", ".join(needs) or "nothing", row["citation"])
@@ -167,7 +167,7 @@ def is_fetched(name: str, home: Path) -> bool:
 
 def datasets_table(rows: Sequence[Row]) -> Table:
     """Return the data sets as a table that reads at 100 columns; larger sizes share a line with the smallest."""
-    table = _table("Data sets", "name", "here", "comes", "licence", "what it is")
+    table = new_table("Data sets", "name", "here", "comes", "licence", "what it is")
     for family in _families(rows):
         first = family[0]
         sizes = [row["name"].removeprefix(first["name"]) for row in family[1:]]
@@ -270,7 +270,7 @@ def makeup_table(made: MadeSplit) -> Table:
     roomy = sum(len(head) + 3 for head in named) <= CLASS_WIDTH
     heads = ["largest classes"] if many else named if roomy else [str(index) for index in range(len(classes))]
     title = f"{facts['dataset']}, {facts['split']} split: {facts['records']} records at {facts['num_sites']} sites"
-    table = _table(title, "site", "train", "held out", "patients", *heads)
+    table = new_table(title, "site", "train", "held out", "patients", *heads)
     for column in table.columns[1 : 4 if many else None]:
         column.justify = "right"
     for site, row in made.frame.iterrows():
@@ -311,7 +311,8 @@ def _lines(*texts: str) -> str:
     return "\n".join(text for text in texts if text)
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table as `lethe` prints them: the first column on one line, the others folded."""
     from rich import box
     from rich.table import Table
 

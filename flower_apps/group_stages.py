@@ -15,6 +15,7 @@ from torch import nn
 
 from clients.catalogue import TASKS
 from flower_apps.cases import Case
+from flower_apps.cells import GOLD
 from flower_apps.identity import Identity
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import Facts
@@ -30,8 +31,6 @@ from strategies.recovery import RecoveryHook, run_recovery
 from strategies.registry import METHODS
 from unlearning.layers import Layer, layers_of
 from unlearning.state import State
-
-GOLD = "retrain"
 
 Hook = Callable[[], RecoveryHook]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flower_apps.cells import methods_by_request, normal
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, unknown_name
 
@@ -71,13 +72,16 @@ def _check_methods(settings: GroupSettings) -> None:
         METHODS.get(name)
         if name not in methods:
             raise unknown_name("overrides", name, methods)
+    runs = {normal(text): names for text, names in methods_by_request(settings).items()}
     given = facts_given(settings)
     for name, method in methods.items():
         config = method.resolve_config(settings.preset, overrides.get(name, {}))
         reasons = {
-            request.text: method.unfit(request.steps[0].granularity, **given, config=config) for request in requests
+            request.text: method.unfit(request.steps[0].granularity, **given, config=config)
+            for request in requests
+            if name in runs.get(request.text, ())
         }
-        if all(reasons.values()):
+        if reasons and all(reasons.values()):
             text, why = next(iter(reasons.items()))
             raise BadInput(
                 "methods", name, f"a method that can do at least one of the requests ({text}: {why})", f"drop {name}"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from flower_apps.cells import Exclusion, read_exclusions
 from partitions.errors import BadInput, unknown_name
 from partitions.wording import allowed_in_words
 
@@ -101,6 +102,9 @@ class GroupSettings(BaseModel):
         "lethe"
     )
     overrides: Annotated[str, Field(description='method settings as JSON, {"ga": {"max-norm": 5}}; empty: none')] = ""
+    exclude: Annotated[
+        str, Field(description='cells left out, as JSON, [{"method": "ga", "request": "class:5"}]; empty: none')
+    ] = ""
     unlearn_epochs: Annotated[int, Field(ge=0, description="local epochs of the unlearning step")] = 5
     unlearn_seeds: Annotated[str, Field(description="unlearning seeds, comma separated")] = "0"
     recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
@@ -222,7 +226,7 @@ class GroupSettings(BaseModel):
         for key, value in settings.to_run_config().items():
             if isinstance(value, int) and value > LARGEST:
                 raise BadInput(key, value, f"a whole number up to {LARGEST}")
-        settings.seeds("unlearn"), settings.seeds("evaluate"), settings.method_overrides()
+        settings.seeds("unlearn"), settings.seeds("evaluate"), settings.method_overrides(), settings.exclusions()
         return settings
 
     def to_run_config(self) -> dict[str, Scalar]:
@@ -260,6 +264,10 @@ class GroupSettings(BaseModel):
         if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
             raise BadInput("overrides", self.overrides, 'a JSON object of objects, such as {"ga": {"max-norm": 5}}')
         return parsed
+
+    def exclusions(self) -> list[Exclusion]:
+        """Return the cells that are left out; raises `BadInput` when `exclude` is not JSON of the right form."""
+        return read_exclusions(self.exclude)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> BadInput:

@@ -12,7 +12,8 @@ import pandas as pd
 from evaluation.metrics.distances import l2_distance
 from evaluation.shadows import Shadows
 from flower_apps.cases import Arm, Case
-from flower_apps.group_stages import GOLD, GroupStages
+from flower_apps.cells import GOLD
+from flower_apps.group_stages import GroupStages
 from flower_apps.probes.base import Bench
 from flower_apps.sites import Sites, answered, request_plan
 from flower_apps.stages import Stage

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from flower_apps.experiment import Budget
 from flower_apps.manifest import default_manifest, load_manifest
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import read_yaml
@@ -121,6 +122,73 @@ def test_a_report_is_wanted_or_not(groups):
         groups("a: {report: html}")
 
 
+def test_of_several_parents_the_later_wins_and_the_own_keys_over_all(groups):
+    text = "b: {rounds: 3, lr: 1, cap: 7}\nc: {rounds: 4, lr: 2}\na: {extends: [b, c], lr: 3}"
+    (group,) = groups(text)
+    assert (group.rounds, group.lr, group.cap) == (4, 3.0, 7)
+
+
+def test_a_common_ancestor_comes_in_where_each_parent_does(groups):
+    (group,) = groups("z: {lr: 1}\nb: {extends: z, lr: 2}\nc: {extends: z}\na: {extends: [b, c]}")
+    assert group.lr == 1.0
+
+
+def test_tags_budget_and_report_are_taken_over_whole_and_a_description_is_not(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "b: {description: x, tags: [big, big], budget: {hours: 2, disk-gb: 5.5}, report: true}\n"
+        "a: {extends: b}\nc: {extends: b, tags: [], budget: {memory-gb: 1}}"
+    )
+    found = load_manifest(path)
+    a, c = found.get("a"), found.get("c")
+    assert (a.description, a.tags, a.report, a.budget) == ("", ("big",), True, Budget(hours=2.0, disk_gb=5.5))
+    assert (c.tags, c.budget) == ((), Budget(memory_gb=1.0))
+    assert (a.budget.to_json(), c.budget.to_json()) == ({"hours": 2.0, "disk-gb": 5.5}, {"memory-gb": 1.0})
+    assert found.groups(["a"]) == [GroupSettings.parse({"name": "a"})]
+
+
+def test_a_part_is_checked_and_extended_but_neither_listed_nor_run(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("_part: {rounds: 3, exclude: [{alpha: 7}]}\na: {extends: _part, alpha: [7, 8]}")
+    found = load_manifest(path)
+    assert (list(found.experiments), found.default(), found.groups(["a"])[0].rounds) == (["a"], "a", 3)
+    with pytest.raises(BadInput, match=r"experiment='_part'.*there to be extended"):
+        found.groups(["_part"])
+
+
+def test_tags_choose_experiments_beside_names(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("quickstart: {}\nb: {tags: [x]}\nc: {tags: [y, x]}\nd: {tags: [y]}")
+    found = load_manifest(path)
+    assert found.choose([]) == ["quickstart"]
+    assert found.choose([], ["x"]) == ["b", "c"]
+    assert found.choose(["d", "c"], ["x"]) == ["d", "c", "b"]
+    assert found.choose([], ["y", "x"]) == ["b", "c", "d"]
+    with pytest.raises(BadInput, match=r"--tag='z'.*one of x, y"):
+        found.choose(["d"], ["z"])
+
+
+def test_the_seeds_of_one_train_seed_are_one_group_and_multiply_within_it(groups):
+    found = groups("a: {train-seed: [0, 1], unlearn-seeds: [0, 1, 2], evaluate-seeds: [5, 6]}")
+    assert [(g.train_seed, g.seeds("unlearn"), g.seeds("evaluate")) for g in found] == [
+        (seed, [0, 1, 2], [5, 6]) for seed in (0, 1)
+    ]
+
+
+def test_settings_of_methods_multiply_as_a_list_of_overrides(groups):
+    text = "a: {methods: [ga, fedquit], overrides: [{ga: {max-norm: 1}}, {ga: {max-norm: 5}}], lr: [0.1, 0.2]}"
+    found = groups(text)
+    assert [(g.method_overrides()["ga"]["max-norm"], g.lr) for g in found] == [(1, 0.1), (1, 0.2), (5, 0.1), (5, 0.2)]
+    sets = groups(text, sets=["fedquit.lr=0.5"])
+    assert all(group.method_overrides()["fedquit"] == {"lr": 0.5} for group in sets)
+
+
+def test_methods_with_settings_stay_one_group_and_the_schedule_multiplies_around_them(groups):
+    found = groups("a: {methods: {ga: {max-norm: 5}, fedquit: , scrub: {decay-after: [1, 2]}}, rounds: [1, 2]}")
+    assert [(g.rounds, g.method_names()) for g in found] == [(n, ["ga", "fedquit", "scrub"]) for n in (1, 2)]
+    assert found[0].method_overrides() == {"ga": {"max-norm": 5}, "scrub": {"decay-after": [1, 2]}}
+
+
 def test_several_experiments_keep_their_order_and_repeats_go(groups):
     assert [g.name for g in groups("a: {}\nb: {}", "b", "a", "b")] == ["b", "a"]
 
@@ -161,7 +229,21 @@ def test_set_keeps_text_as_it_is(groups):
         ("a: {workers: 2}", [], "use --workers"),
         ("a: {home: /tmp}", [], "use --home"),
         ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
-        ("a: {extends: [b]}\nb: {}", [], "the name of one experiment"),
+        ("a: {extends: 3}", [], r"a\.extends=3.*or a list of names"),
+        ("a: {extends: [b, b]}\nb: {}", [], r"a\.extends.*each name once"),
+        ("a: {extends: [b, c]}\nb: {}\nc: {extends: a}", [], "does not lead back"),
+        ("a: {extends: a}", [], "does not lead back"),
+        ("a: {extends: [b, cc]}\nb: {}\nc: {}", [], "did you mean 'c'"),
+        ("a: {tags: study}", [], r"a\.tags='study'.*a list of names"),
+        ("a: {tags: ['']}", [], r"a\.tags"),
+        ("a: {budget: 3}", [], r"a\.budget=3.*a mapping of limits"),
+        ("a: {budget: {hours: 0}}", [], r"a\.budget\.hours=0.*a number above 0; hours is"),
+        ("a: {budget: {hours: true}}", [], r"a\.budget\.hours=True"),
+        ("a: {budget: {hours: .inf}}", [], r"a\.budget\.hours=inf"),
+        ("a: {budget: {disk: 3}}", [], "did you mean 'disk-gb'"),
+        ("_a: {lr: -1}\na: {}", [], "_a.lr=-1"),
+        ("_a: {}", [], "at least one experiment"),
+        ("_b: {}\na: {}", ["tags=[x]"], "write it in the manifest"),
         ("a: " + "[" * 3000 + "]" * 3000, [], "not nested this deep"),
         ("a: {extends: bb}\nbase: {}\nb: {}", [], "did you mean 'b'"),
         ("a: 3", [], "a=3.*a mapping of settings"),

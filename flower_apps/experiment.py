@@ -1,0 +1,187 @@
+"""One experiment of the manifest: its own keys, and what it takes over from those it extends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flower_apps.settings import GroupSettings, unknown_key
+from partitions.errors import BadInput, unknown_name
+
+COMMAND_KEYS = {
+    "name": "it is the experiment's own name",
+    "home": "use --home or LETHE_HOME",
+    "out": "use --out",
+    "workers": "use --workers",
+    "jobs": "use --jobs",
+    "fresh": "use --fresh",
+}
+"""Keys that belong to the command, with where to say it."""
+OWN_KEYS = {
+    "description": "one line that says what the experiment is for",
+    "extends": "experiments whose keys are taken over, one name or a list; later ones win, and the own keys over all",
+    "tags": "names to choose experiments by: lethe run --tag NAME",
+    "report": "whether a run ends with a report (lethe report)",
+    "budget": "hours, GB of disk and of memory that a run may take at most",
+}
+"""Keys of the experiment itself, not of what it computes, with their meaning."""
+SETTINGS = tuple(key for key in list(GroupSettings.keys()) if key not in COMMAND_KEYS)
+"""Keys of what an experiment computes."""
+BUDGET_KEYS = {
+    "hours": "hours that a run may take",
+    "disk-gb": "gigabytes (1e9 bytes) that a run may add to LETHE_HOME",
+    "memory-gb": "gigabytes (1e9 bytes) of memory that a run may use at once",
+}
+"""Keys of a budget, with their meaning."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run of an experiment may take at most; None where it has no limit.
+
+    Attributes
+    ----------
+    hours : float or None
+        Wall time.
+    disk_gb, memory_gb : float or None
+        Units of 1e9 bytes.
+    """
+
+    hours: float | None = None
+    disk_gb: float | None = None
+    memory_gb: float | None = None
+
+    def to_json(self) -> dict[str, float]:
+        """Return the limits there are, by the manifest's keys."""
+        limits = {field.name.replace("_", "-"): getattr(self, field.name) for field in fields(self)}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment as written, with what it extends already merged in.
+
+    Attributes
+    ----------
+    name, description : str
+        As in the manifest; a description is not taken over.
+    values : mapping
+        Hyphenated keys to what YAML gave: a scalar, a list, a mapping of method settings, a list of exclusions.
+    report : bool
+        Whether a run of it ends with a report.
+    tags : tuple of str
+        Names to choose it by.
+    budget : Budget
+        What a run may take.
+    """
+
+    name: str
+    description: str
+    values: Mapping[str, Any]
+    report: bool = False
+    tags: tuple[str, ...] = ()
+    budget: Budget = Budget()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is there to be extended only: its name starts with an underscore."""
+        return self.name.startswith("_")
+
+
+def check_experiment(name: str, values: Any) -> None:
+    """Check the keys of one experiment and the values of its own ones; raises `BadInput` naming it."""
+    if not isinstance(values, dict):
+        raise BadInput(name, values, "a mapping of settings, such as 'dataset: lung-ct'")
+    for key in values:
+        check_key(key, name)
+    if not isinstance(values.get("report", False), bool):
+        raise BadInput(f"{name}.report", values["report"], "true or false")
+    description = values.get("description", "")
+    if not isinstance(description, str):
+        raise BadInput(f"{name}.description", description, "text")
+    _tags(values.get("tags", []), name)
+    _parents(values.get("extends", []), name)
+    _budget(values.get("budget", {}), name)
+
+
+def check_key(key: str, where: str) -> None:
+    """Refuse a key that is neither a setting nor an experiment's own; `where` is the experiment or flag."""
+    if key in COMMAND_KEYS:
+        raise BadInput(where, key, "keys that say what is computed", COMMAND_KEYS[key])
+    known = [*SETTINGS, *OWN_KEYS]
+    if key not in known:
+        error = unknown_key(key, known)
+        raise BadInput(f"{where}: setting", key, error.allowed, error.remedy)
+
+
+def resolve(name: str, written: Mapping[str, Mapping[str, Any]]) -> Experiment:
+    """Merge what an experiment extends: of several the later win over the earlier, its own keys over all.
+
+    A key is taken over whole: mappings and lists are replaced, not merged.
+
+    Parameters
+    ----------
+    name : str
+        The experiment.
+    written : mapping
+        Every experiment of the manifest, each checked by `check_experiment`.
+
+    Raises
+    ------
+    BadInput
+        When it extends one that is not there, or leads back to itself.
+    """
+    values = _merged(name, written, ())
+    return Experiment(
+        name=name,
+        description=written[name].get("description", ""),
+        values={key: value for key, value in values.items() if key not in OWN_KEYS},
+        report=values.get("report", False),
+        tags=_tags(values.get("tags", []), name),
+        budget=_budget(values.get("budget", {}), name),
+    )
+
+
+def _merged(name: str, written: Mapping[str, Mapping[str, Any]], below: tuple[str, ...]) -> dict[str, Any]:
+    """Return all keys of an experiment; `below` are the experiments that lead here."""
+    values: dict[str, Any] = {}
+    for parent in _parents(written[name].get("extends", []), name):
+        if parent in (*below, name):
+            raise BadInput(f"{name}.extends", parent, "an experiment that does not lead back here")
+        if parent not in written:
+            raise unknown_name(f"{name}.extends", parent, written)
+        values |= _merged(parent, written, (*below, name))
+    return values | dict(written[name])
+
+
+def _parents(value: Any, name: str) -> list[str]:
+    parents = [value] if isinstance(value, str) else value
+    if not isinstance(parents, list) or not all(isinstance(parent, str) and parent for parent in parents):
+        raise BadInput(f"{name}.extends", value, "the name of an experiment, or a list of names")
+    if len(set(parents)) < len(parents):
+        raise BadInput(f"{name}.extends", value, "each name once")
+    return parents
+
+
+def _tags(value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(tag, str) and tag.strip() for tag in value):
+        raise BadInput(f"{name}.tags", value, "a list of names, such as [study, small]")
+    return tuple(dict.fromkeys(tag.strip() for tag in value))
+
+
+def _budget(value: Any, name: str) -> Budget:
+    if not isinstance(value, dict):
+        raise BadInput(f"{name}.budget", value, "a mapping of limits, such as {hours: 12, disk-gb: 200}")
+    return Budget(**dict(_limits(value, name)))
+
+
+def _limits(value: Mapping[str, Any], name: str) -> Iterator[tuple[str, float]]:
+    for key, limit in value.items():
+        if key not in BUDGET_KEYS:
+            raise unknown_name(f"{name}.budget", key, BUDGET_KEYS)
+        number = not isinstance(limit, bool) and isinstance(limit, int | float) and math.isfinite(limit)
+        if not number or limit <= 0:
+            raise BadInput(f"{name}.budget.{key}", limit, "a number above 0", f"{key} is: {BUDGET_KEYS[key]}")
+        yield key.replace("-", "_"), float(limit)

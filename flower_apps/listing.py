@@ -1,0 +1,99 @@
+"""The experiments of a manifest as rows and tables: what each is for, and what its settings come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flower_apps.cells import cells_of
+from flower_apps.experiment import SETTINGS
+from flower_apps.explain import Row, new_table
+from flower_apps.manifest import Manifest
+from flower_apps.settings import GroupSettings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WITHIN = ("methods", "overrides", "requests", "exclude", "unlearn_seeds", "evaluate_seeds")
+"""Settings that say which cells a group has, not what a cell is."""
+
+
+def experiment_row(manifest: Manifest, name: str, sets: Sequence[str] = ()) -> Row:
+    """Return what an experiment is, how many groups and cells it has, and its settings.
+
+    `settings` has every key that is not at its default in all groups: its value, or the list of the groups' values.
+    """
+    experiment, groups = manifest.get(name), manifest.groups([name], sets)
+    return {
+        "name": name,
+        "description": experiment.description,
+        "tags": list(experiment.tags),
+        "groups": len(groups),
+        "cells": len({cell for group in groups for cell in _cells(group)}),
+        "seeds": _seeds(groups),
+        "budget": experiment.budget.to_json(),
+        "report": experiment.report,
+        "settings": _settings(groups),
+    }
+
+
+def experiments_table(rows: Sequence[Row]) -> Table:
+    """Return the experiments as a table that reads at 100 columns."""
+    table = new_table("Experiments", "experiment", "what for", "tags", "groups", "cells")
+    for row in rows:
+        table.add_row(row["name"], row["description"], ", ".join(row["tags"]), str(row["groups"]), str(row["cells"]))
+    table.caption = (
+        "group: cells that share an original model. cell: a request and a method, original and retrained model "
+        "included, under one train and one unlearning seed.\nOne experiment with its settings: `lethe experiments NAME`"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def experiment_table(row: Row) -> Table:
+    """Return one experiment: its settings that are not the defaults, a value a line where its groups differ."""
+    seeds = ", ".join(f"{count} {kind}" for kind, count in row["seeds"].items())
+    table = new_table(f"{row['name']}: {row['description']}", "setting", "value", "meaning")
+    for key, value in row["settings"].items():
+        shown = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+        table.add_row(key, _spaced(shown), GroupSettings.describe(key))
+    about = [f"{row['groups']} groups, {row['cells']} cells; seeds: {seeds}. Other settings are at their defaults."]
+    if row["tags"]:
+        about.append(f"tags: {', '.join(row['tags'])}")
+    if row["budget"]:
+        about.append("budget: " + ", ".join(f"{key} {limit:g}" for key, limit in row["budget"].items()))
+    if row["report"]:
+        about.append("a run ends with a report")
+    table.caption, table.caption_justify = "\n".join(about), "left"
+    return table
+
+
+def _cells(group: GroupSettings) -> Iterator[tuple[Hashable, ...]]:
+    """Yield what tells the cells of an experiment's groups apart: groups may share some."""
+    training = group.model_copy(update=dict.fromkeys(WITHIN, ""))
+    overrides = group.method_overrides()
+    for request, method, seed in cells_of(group):
+        yield training, request, method, seed, json.dumps(overrides.get(method), sort_keys=True)
+
+
+def _settings(groups: Sequence[GroupSettings]) -> dict[str, Any]:
+    flat, defaults = [group.to_run_config() for group in groups], GroupSettings.keys()
+    found: dict[str, Any] = {}
+    for key in SETTINGS:
+        values = list(dict.fromkeys(one[key] for one in flat))
+        if values != [defaults[key]]:
+            found[key] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _seeds(groups: Sequence[GroupSettings]) -> dict[str, int]:
+    """Return how many train seeds there are, unlearning seeds to each, and evaluation seeds to each of those."""
+    first = groups[0]
+    counts = (len({group.train_seed for group in groups}), len(first.seeds("unlearn")), len(first.seeds("evaluate")))
+    return dict(zip(("train", "unlearn", "evaluate"), counts, strict=True))
+
+
+def _spaced(text: str) -> str:
+    """Return text lists with blanks after their commas, so that a table can break them."""
+    return text.replace(",", ", ").replace(",  ", ", ")
