@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ ROOMS = ("clients", "evaluation", "flower_apps", "partitions", "strategies", "un
 VARYING = "…"
 TEXT_AT = {"RunFailed": 0, "Refused": 0, "SiteLost": 0, "_fail": 0, "Ending": 1}
 """Where, among its arguments, a call that makes an error of one text has it."""
+MAKERS = {"BadInput", "unknown_name", *TEXT_AT}
 LEAST = 4
 """Letters that a message must fix to be told from others; fewer are those of a message made elsewhere."""
 
@@ -46,11 +47,10 @@ def _messages_of(path: Path) -> Iterator[Message]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inner = {id(node): scope for scope in scopes for node in ast.walk(scope)}  # the innermost comes last
-    module = _texts(tree.body)
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in MAKERS:
             scope = inner.get(id(call))
-            names = module | (_texts(ast.walk(scope)) if scope else {})
+            names = _texts(tree.body, call.lineno) | (_texts(ast.walk(scope), call.lineno) if scope else {})
             text = _message(call.func.id, [_text(argument, names) for argument in call.args])
             if text is not None:
                 yield Message(text, f"{path.relative_to(ROOT)}:{call.lineno}")
@@ -65,14 +65,14 @@ def _message(name: str, parts: list[str]) -> str | None:
     return None if at is None or at >= len(parts) else parts[at]
 
 
-def _texts(nodes: Iterator[ast.AST] | list[ast.stmt]) -> dict[str, str]:
-    """Return what the names that are bound once to a text stand for; one bound twice varies."""
-    found: dict[str, str] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            found[name] = VARYING if name in found else _text(node.value, {})
-    return found
+def _texts(nodes: Iterable[ast.AST], before: int) -> dict[str, str]:
+    """Return the texts that names were last bound to in the lines before one."""
+    bound = [node for node in nodes if isinstance(node, ast.Assign) and node.lineno < before]
+    return {
+        node.targets[0].id: _text(node.value, {})
+        for node in sorted(bound, key=lambda node: node.lineno)
+        if isinstance(node.targets[0], ast.Name)
+    }
 
 
 def _text(node: ast.expr, names: Mapping[str, str]) -> str:
