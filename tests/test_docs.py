@@ -1,22 +1,32 @@
-"""The pages say what is true: every test they name exists, and every relative link leads somewhere."""
+"""The pages say what is true: tests, commands and options they name exist, and every relative link leads somewhere."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 from evaluation.results import read_results
 from evaluation.study import tables
+from flower_apps.cli import app
 from flower_apps.explain import method_rows, methods_markdown
+from flower_apps.manifest import load_manifest
+from partitions.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+SHELL = re.compile(r"^```(?:bash|sh|console|shell)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def names_in(path: Path) -> set[str]:
@@ -41,10 +51,72 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
-    links = [link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8"))]
-    relative = [link for link in links if link and "://" not in link and not link.startswith("mailto:")]
-    assert [link for link in relative if not (page.parent / link).exists()] == []
+def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    links = [link.partition("#") for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))]
+    relative = [(page.parent / to if to else page, at) for to, _, at in links if not re.match(r"[a-z]+:", to)]
+    assert [str(to) for to, _ in relative if not to.exists()] == []
+    assert [f"{to.name}#{at}" for to, at in relative if at and at not in anchors(to)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them: of two alike the second gets -1."""
+    found: list[str] = []
+    for heading in HEADING.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
+    return set(found)
+
+
+def test_anchors_are_those_of_the_headings(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b`, c?\n## D\n```\n# no heading\n```\n## D\n", encoding="utf-8")
+    assert anchors(page) == {"a-b-c", "d", "d-1"}
+
+
+def commands_in(page: Path) -> list[str]:
+    """Return the command lines of `lethe` on a page, in its blocks for a shell and in its text."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "".join(SHELL.findall(text)).replace("\\\n", " ")
+    parts = [part.strip() for line in blocks.splitlines() for part in re.split(r"&&|\||  #", line)]
+    inline = [re.sub(r" \[[^]]*\]", "", code) for code in INLINE.findall(CODE.sub("", text))]
+    return [part for part in (*parts, *inline) if re.match(r"(\w+=\S+ )*lethe [a-z]", part)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_is_one_of_the_command(page: Path) -> None:
+    assert [f"{line.strip()}: {problem}" for line in commands_in(page) if (problem := refusal(line))] == []
+
+
+def test_a_command_line_that_is_none_is_found() -> None:
+    assert refusal("lethe run --sett rounds=1") and refusal("lethe rnu") and refusal("lethe data get lung-ct")
+    assert refusal("lethe run --set round=1") and refusal("lethe partition no-such-experiment")
+    assert refusal("LETHE_HOME=/data lethe run backdoor --set rounds=1 --jobs 2") == ""
+
+
+def refusal(line: str) -> str:
+    """Return why the command would not take a line; nothing is run; experiments and settings are looked up."""
+    words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)][1:]
+    words = [re.sub(r"^(FILE|DIR|RUN|METHOD|URL)$", "given", word) for word in words]
+    command, context = typer.main.get_command(app), None
+    try:
+        while isinstance(command, click.Group):
+            context = command.make_context(command.name, list(words), parent=context)
+            _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        parsed = command.make_context(command.name, list(words), parent=context)
+    except (click.exceptions.Exit, click.MissingParameter, click.BadOptionUsage):  # --help; text may leave values out
+        return ""
+    except click.ClickException as error:
+        return error.format_message()
+    given, sets = parsed.params, [text for text in parsed.params.get("sets") or [] if text != "key=value"]
+    if given.get("manifest") or not {"experiments", "experiment"} & given.keys():
+        return ""
+    shipped = load_manifest(ROOT / "experiments.yaml")
+    names = given.get("experiments") or [given.get("experiment") or shipped.default()]
+    try:
+        shipped.groups([name for name in names if name != "NAME"], sets)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def test_the_tables_of_results_are_made_from_the_table_beside_them() -> None:

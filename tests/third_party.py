@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clients.catalogue import MODELS, OPERATIONS, TASKS
+from partitions.catalogue import DATASETS
 from strategies.registry import METHODS
 
-REGISTRIES = (METHODS, OPERATIONS, MODELS, TASKS)
+REGISTRIES = (METHODS, OPERATIONS, MODELS, TASKS, DATASETS)
 
 
 @contextmanager
