@@ -292,3 +292,37 @@ def test_a_report_lies_below_its_run_unless_told_otherwise(home, tmp_path, monke
     assert cli.main(["report", "one", "--out", "elsewhere"]) == 0
     assert asked == [("one", home / "runs" / "one" / "report"), ("one", tmp_path / "elsewhere")]
     assert "report.html, tables.md, tables.tex, figures/" in capsys.readouterr().out
+
+
+# lethe experiments
+def test_experiments_are_listed_with_what_they_come_to(tmp_path, capsys):
+    (tmp_path / "experiments.yaml").write_text(
+        "_p: {tags: [t]}\na: {extends: _p, description: first, train-seed: [0, 1]}\nb: {description: second}"
+    )
+    assert cli.main(["experiments", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == ["a", "b"]
+    assert (rows["a"]["description"], rows["a"]["tags"], rows["a"]["groups"]) == ("first", ["t"], 2)
+    assert rows["a"]["cells"] == 2 * 6
+    assert rows["a"]["settings"] == {"train-seed": [0, 1]}
+    assert cli.main(["experiments", "--tag", "t", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["a"]
+    assert cli.main(["experiments"]) == 0
+    shown = capsys.readouterr().out
+    assert ("first" in shown, "second" in shown, "_p" in shown) == (True, True, False)
+
+
+def test_one_experiment_is_shown_with_its_settings_and_those_that_set_changes(tmp_path, capsys):
+    (tmp_path / "experiments.yaml").write_text("a: {description: first, alpha: [0.1, 1], budget: {hours: 2}}")
+    assert cli.main(["experiments", "a", "--set", "rounds=7"]) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("first", "alpha", "1.0", "training rounds", "budget: hours 2", "2 groups"))
+    assert cli.main(["experiments", "aa"]) == 2
+    assert "did you mean 'a'" in capsys.readouterr().err
+
+
+def test_run_takes_tags_beside_names(asked, tmp_path):
+    (tmp_path / "experiments.yaml").write_text("a: {}\nb: {tags: [t]}\nc: {tags: [t, u]}")
+    assert cli.main(["run", "a", "--tag", "u", "--tag", "t"]) == 0
+    assert [group.name for group in asked["groups"]] == ["a", "b", "c"]
+    assert cli.main(["run", "--tag", "v"]) == 2
