@@ -32,17 +32,19 @@ NEEDS = {
 """What a method needs, in the words of the table."""
 METHODS_INTRODUCTION = """# The methods
 
-Made by `python -m flower_apps.explain > docs/methods.md` from what each method declares; a test keeps it current. Every
-method starts from the original model, runs its own rounds, and then gets the same recovery rounds as every other one
-(`unlearned` and `recovered` in the results). Its mathematics is `unlearning/<name>.py`, its server half
-`strategies/<name>.py`, and its site half, where it has one, `clients/<name>.py`. How to add one:
-[adding-a-method.md](adding-a-method.md).
+Every method starts from the original model, runs its own rounds, and then gets the same recovery rounds as every other
+one (`unlearned` and `recovered` in the results). The table says what each can forget and what it needs; below it are
+the settings of each, with their sources. `lethe methods NAME` prints the same.
 
 `lethe` is the default preset: the study's values where it gives one. `original` is the method's own paper, `common` the
 training optimiser for five epochs, `safe` what keeps the method from diverging. A setting is changed with
 `--set NAME.SETTING=VALUE` or under `methods:` in a manifest. Letters in brackets after a fact: [C] read in the authors'
 code, [3P] in third-party code, [L] stated by the Lethe paper, [A] from an abstract, [M] from memory of the paper, [OC]
 our choice.
+
+Of method `x`, the mathematics is `unlearning/x.py`, the server half `strategies/x.py`, and the site half, where it has
+one, `clients/x.py` ([add one](adding-a-method.md)). This page is made by
+`python -m flower_apps.explain > docs/methods.md` from what each method declares; a test keeps it current.
 """
 CLASS_WIDTH = 66
 """Characters left for class columns with their names as heads; more than that, and the names go below the table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 SHELL = re.compile(r"^```(?:bash|sh|console|shell)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -117,6 +119,18 @@ def refusal(line: str) -> str:
     except BadInput as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_the_python_of_a_page_imports_from_lethe_is_there(page: Path) -> None:
+    trees = [ast.parse(block) for block in PYTHON.findall(page.read_text(encoding="utf-8"))]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [(str(node.module), name.name) for node in imports for name in node.names if _is_ours(str(node.module))]
+    assert [f"{module}.{name}" for module, name in ours if not hasattr(importlib.import_module(module), name)] == []
+
+
+def _is_ours(module: str) -> bool:
+    return (ROOT / module.partition(".")[0]).is_dir()
 
 
 def test_the_tables_of_results_are_made_from_the_table_beside_them() -> None:
