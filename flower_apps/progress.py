@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -109,11 +110,17 @@ class Progress:
         """Return a function that takes the events of one run; give runs names when there are several."""
         self._wait(run, "starting Flower", time.time())
 
-        def listen(event: Event) -> None:
-            with self._lock:
-                self._take(run, event)
+        return partial(self.take, run)
 
-        return listen
+    def take(self, run: str, event: Event) -> None:
+        """Take one event of a run."""
+        with self._lock:
+            self._take(run, event)
+
+    def forget(self, run: str) -> None:
+        """Show nothing of a run any more."""
+        with self._lock:
+            self._drop(run)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above what is live."""

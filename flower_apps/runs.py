@@ -90,7 +90,7 @@ class RunFolder:
             self._write(record)
 
     def keep_data(self, group: str, dataset: str, fingerprint: str) -> None:
-        """Keep which data a group computes on; raises `BadInput` when it has begun on others, with the same settings."""
+        """Keep which data a group computes on; raises `BadInput` when it has begun on others."""
         with self._lock:
             record = self.record()
             known = record.setdefault("data", {})

@@ -44,7 +44,7 @@ class GroupWatch:
 
     def __init__(self, name: str, id: str, settings: Mapping[str, Any], path: Path, progress: Progress) -> None:
         self.name, self.id, self.settings, self.path = name, id, settings, path
-        self._progress, self._take = progress, progress.listener(name)
+        self._progress = progress
         self._tail = EventTail(path, from_start=True)
         self._done: set[tuple[str, str]] = set()
         self._begun = False
@@ -63,7 +63,7 @@ class GroupWatch:
                 self.failure = " ".join(str(event.get("reason", "")).split())
             elif event["kind"] == "run-started":
                 self.failure = ""
-            self._take(event)
+            self._progress.take(self.name, event)
 
     def summary(self, record: Mapping[str, Any], state: RunState, stages: Mapping[str, int]) -> dict[str, Any]:
         """Return what there is to say of it, for people and programs.
@@ -126,8 +126,10 @@ class RunWatch:
                 name = f"{settings.get('name', '')} {id[:4]}" if len(asked) > 1 else str(settings.get("name", ""))
                 path = self.folder / "events" / f"{id}.jsonl"
                 self._groups[id] = GroupWatch(name, id, settings, path, self._progress)
-        for group in self._groups.values():
+        for id, group in self._groups.items():
             group.look()
+            if id in self._record.get("outcomes", {}):
+                self._progress.forget(group.name)
 
     def summary(self) -> dict[str, Any]:
         """Return all there is to say, as JSON values; times in Unix seconds, ``seconds_left`` None where unknown."""
@@ -239,10 +241,8 @@ def newest_run(home: Path, *, resumable: bool = False, running: bool = False) ->
         state = state_of(folder, record)
         if (not resumable or state.resumable) and (not running or state.word == RUNNING):
             return folder
-    what = "that `lethe resume` can go on with" if resumable else "that is running" if running else ""
-    raise BadInput(
-        "run", "latest", f"a run {what} below {home / 'runs'}, and there is none", "see `lethe status --all`"
-    )
+    what = " that `lethe resume` can go on with" if resumable else " that is running" if running else ""
+    raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", "see `lethe status --all`")
 
 
 def _head(told: Mapping[str, Any]) -> RenderableType:
