@@ -25,6 +25,15 @@ def declared(name: str) -> tuple[Metric | Family, str] | None:
     return max(matched, key=lambda one: len(one[0].name.replace("{metric}", "").replace("{each}", "")), default=None)
 
 
+def is_timed(name: str) -> bool:
+    """Tell whether the rows of a name in the results depend on how long something took (`Metric.clock`).
+
+    All else that a run computes is the same whenever it is run again.
+    """
+    found = declared(name)
+    return found is not None and found[0].clock
+
+
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
     spelled = re.escape(name).replace(r"\{metric\}", r"(?P<metric>\w+)").replace(r"\{each\}", ".+")

@@ -1,7 +1,9 @@
-"""Looking at files that others own: what may not be read is a person's matter, said in one line."""
+"""Files: those that others own, where what may not be read is a person's matter, and one way to write one's own."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 from partitions.errors import BadInput
@@ -49,3 +51,28 @@ def read_bytes(path: Path, key: str) -> bytes:
         why = error.strerror or str(error)
         remedy = "see that you may read it and the folder it is in"
         raise BadInput(key, str(path), f"a file one can read ({why})", remedy) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: readable by all, on the disk before it is visible, nothing of it after a failure."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's entries on the disk: a name, or a new name, that must outlive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

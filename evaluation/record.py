@@ -20,6 +20,8 @@ PLACED = ("home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "ke
 Scalar = str | int | float | bool | None
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
+Moment = Annotated[float, Field(ge=0, lt=LATEST, allow_inf_nan=False)]
+"""Seconds since the epoch."""
 
 
 class _Part(BaseModel):
@@ -57,11 +59,50 @@ class _Cell(_Part):
     difficulty: _Difficulty | dict[str, Any] = Field(default={}, union_mode="left_to_right")
 
 
+class _Command(_Part):
+    """What a run was asked for, and the process that does it: all that `lethe resume` needs beside the groups."""
+
+    via: str = ""
+    groups: list[str] = []
+    experiments: list[str] = []
+    manifest: str = ""
+    sets: list[str] = []
+    jobs: Amount | None = None
+    workers: Amount | None = None
+    gpus: Amount | None = None
+    evaluator: str = ""
+    report: bool = False
+    fresh: bool = False
+    fresh_since: Moment | None = None
+    host: str = ""
+    boot: str = ""
+    pid: Amount | None = None
+    process_started: str = ""
+
+
+class _Outcome(_Part):
+    """How a group ended."""
+
+    status: str
+    reason: str = ""
+    log: str = ""
+    ended: Moment | None = None
+
+
 class _Record(_Part):
-    created: Annotated[float, Field(ge=0, lt=LATEST, allow_inf_nan=False)]
+    created: Moment
     environment: _Environment = _Environment()
     groups: dict[str, dict[str, Scalar]] = {}
     cells: list[_Cell]
+    # since runs say how they ended; older ones lack these
+    command: _Command | None = None
+    data: dict[str, str] = {}
+    started: Moment | None = None
+    ended: Moment | None = None
+    status: str = ""
+    exit_code: int | None = None
+    failures: list[str] = []
+    outcomes: dict[str, _Outcome] = {}
 
 
 def parse_record(content: str | bytes) -> dict[str, Any]:

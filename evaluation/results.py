@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from evaluation.files import is_file, read_bytes, within
+from evaluation.files import is_file, read_bytes, within, write_text
 from partitions.errors import BadInput
 
 SEEDS = ("train_seed", "unlearn_seed", "evaluate_seed")
@@ -196,15 +194,4 @@ def csv_text(table: pd.DataFrame) -> str:
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table as CSV in one step, readable by all and on the disk before it is visible."""
-    text = csv_text(table)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_text(path, csv_text(table))

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from flower_apps import cli_manifest
+from flower_apps import cli_life, cli_manifest
 from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, Tags, print_rows
+from flower_apps.interrupts import INTERRUPTED
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
 if TYPE_CHECKING:
     from flower_apps.settings import GroupSettings
 
-INTERRUPTED = 130
-"""Exit code of a command that INT, TERM or HUP ended."""
 
 app = typer.Typer(
     help="Federated unlearning for medical imaging: run the methods, score them against retraining.",
@@ -41,7 +40,8 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
-cli_manifest.register(app)
+for part in (cli_manifest, cli_life):
+    part.register(app)
 
 
 @app.command()
@@ -91,6 +91,8 @@ def run(
             fresh=fresh,
             manifest=path,
             report=any(asked.get(name).report for name in names) if report is None else report,
+            experiments=names,
+            sets=sets or [],
         )
     raise typer.Exit(code)
 

@@ -7,18 +7,20 @@ import shutil
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
+from evaluation.files import write_text
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.control import Scalar
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
-from flower_apps.launcher import Launcher
+from flower_apps.launcher import Launcher, RunResult
+from flower_apps.lifetime import Lifetime
 from flower_apps.progress import Progress, table_console
-from flower_apps.runs import RunFolder, group_id
+from flower_apps.runs import MANIFEST, RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
 from flower_apps.workshop import MissingStage
@@ -38,6 +40,8 @@ def run_experiments(
     fresh: bool,
     manifest: Path | None,
     report: bool = False,
+    experiments: Sequence[str] = (),
+    sets: Sequence[str] = (),
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -57,6 +61,8 @@ def run_experiments(
         Copied into the run folder.
     report : bool
         Write the run up at its end, below the run folder.
+    experiments, sets : sequences of str
+        What the groups came from, for the record.
 
     Returns
     -------
@@ -69,31 +75,42 @@ def run_experiments(
         )
         for group in groups
     ]
-    for group in placed:
-        partition_of(group, home)  # refuses an impossible split, and fetches and prepares once, before anything starts
+    asked = {"experiments": list(experiments), "sets": list(sets), "manifest": str(manifest or ""), "report": report}
+    asked |= {"jobs": jobs, "workers": workers, "gpus": gpus, "fresh": any(group.fresh for group in placed)}
+    asked |= {"via": "lethe run", "evaluator": next((group.evaluator for group in groups), "")}
     run = RunFolder(out)
-    if manifest is not None and manifest.is_file():
-        shutil.copy(manifest, out / "experiments.yaml")
-    with Progress() as progress:
-        failures = _run_all(placed, home, run, jobs, gpus, progress)
-    _show(out, json_output)
-    if report and (out / "results.csv").exists():
-        _write_up(out)
-    for text in failures:
-        print(f"lethe: {text}", file=sys.stderr)
-    return 1 if failures else 0
+    with Lifetime(run, asked, placed) as lifetime:
+        if manifest is not None and manifest.is_file():
+            write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
+        for group in placed:
+            split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
+            run.keep_data(group_id(group), group.dataset, split.fingerprint)
+        with Progress() as progress:
+            _run_all(placed, home, run, jobs, gpus, progress, lifetime)
+        _show(out, json_output)
+        if report and (out / "results.csv").exists():
+            _write_up(out)
+        for text in lifetime.failures:
+            print(f"lethe: {text}", file=sys.stderr)
+        return lifetime.exit_code
 
 
 def _run_all(
-    groups: Sequence[GroupSettings], home: Path, run: RunFolder, jobs: int, gpus: int, progress: Progress
-) -> list[str]:
-    """Run every group, `jobs` at once, and return a line for each that failed."""
+    groups: Sequence[GroupSettings],
+    home: Path,
+    run: RunFolder,
+    jobs: int,
+    gpus: int,
+    progress: Progress,
+    lifetime: Lifetime,
+) -> None:
+    """Run every group, `jobs` at once; one that fails ends no other."""
     cancel = threading.Event()
-    failures: list[str] = []
     progress.say("looking into the cache", "dim")
-    missing = [group for group in groups if not _read_cached(group, home, run, progress)]
+    labels = dict(zip(groups, _names(groups), strict=True))
+    missing = [group for group in groups if not _read_cached(group, labels[group], home, run, progress, lifetime)]
     if not missing:
-        return failures
+        return
     progress.say("starting Flower and Ray", "dim")
     with ExitStack() as stack:
         launcher = stack.enter_context(Launcher(home))
@@ -101,25 +118,31 @@ def _run_all(
         stack.callback(cancel.set)
         names = _names(missing)
         futures = {
-            pool.submit(_submit, launcher, group, home, run, gpus, progress, names[number], cancel): names[number]
+            pool.submit(_submit, launcher, group, home, run, gpus, progress, names[number], cancel): group
             for number, group in enumerate(missing)
         }
-        for future, name in futures.items():
-            try:
-                future.result()
-            except RunFailed as error:
-                failures.append(f"{name}: {error}" if name else str(error))
-    return failures
+        for future in as_completed(futures):
+            group = futures[future]
+            result = future.result()
+            if result.status == "completed":
+                lifetime.completed(group)
+            else:
+                lifetime.failed(group, labels[group], result.reason, result.log_path)
 
 
-def _read_cached(group: GroupSettings, home: Path, run: RunFolder, progress: Progress) -> bool:
-    """Write a group's results from the cache alone; tell whether that was possible."""
-    run.add_group(group_id(group), group.to_run_config())
+def _read_cached(
+    group: GroupSettings, label: str, home: Path, run: RunFolder, progress: Progress, lifetime: Lifetime
+) -> bool:
+    """Write a group's results from the cache alone; tell whether nothing is left to be done for it."""
     try:
         with scoring(group, run.path, progress.say) as evaluator:
             GroupExecutor(group, home, run, LocalSites(group, home), None, EventSink(None), evaluator).execute()
     except MissingStage:
         return False
+    except RunFailed as error:
+        lifetime.failed(group, label, str(error))
+        return True
+    lifetime.completed(group)
     progress.say(f"{group.name}: everything is in the cache")
     return True
 
@@ -133,16 +156,15 @@ def _submit(
     progress: Progress,
     name: str,
     cancel: threading.Event,
-) -> None:
+) -> RunResult:
     sites = len(partition_of(group, home).sites)
-    result = launcher.run(
+    return launcher.run(
         group.to_run_config(),
         resources(group, sites, gpus),
         run.events_path(group_id(group)),
         progress.listener(name),
         cancel,
     )
-    result.raise_for_status()
 
 
 def resources(group: GroupSettings, sites: int, gpus: int) -> dict[str, Scalar]:

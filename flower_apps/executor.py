@@ -65,7 +65,7 @@ class GroupExecutor:
         self._task = TASKS.get(settings.task)
         self._methods = {name: METHODS.get(name) for name in run_methods(settings)}
         self._configs = _configs(settings, self._methods)
-        store = StageStore(home / "stages", fresh_since=run.created if settings.fresh else 0.0)
+        store = StageStore(home / "stages", fresh_since=run.fresh_since if settings.fresh else 0.0)
         self._workshop = Workshop(settings, store, federation, events, run.add_stage)
         self._facts = sites.describe()
         check_backdoor(settings, self._facts)

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import threading
@@ -16,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import psutil
 
 from flower_apps import control, leftovers, watch
 from flower_apps.control import Control, Scalar
 from flower_apps.guard import Guard
+from flower_apps.interrupts import Interrupts
 from flower_apps.watch import Ending, EventTail, OnEvent, Outcome, RunProcesses, RunWatch
 from partitions.errors import BadInput, RunFailed, unknown_name
 
@@ -99,10 +97,10 @@ class Launcher:
         self._starting, self._submitting, self._counting = threading.Lock(), threading.Lock(), threading.Lock()
         self._is_ready = self._failed = self._closed = self._hurry = False
         self._running = 0
-        self._handlers: dict[signal.Signals, Any] = {}
+        self._signals = Interrupts()
 
     def __enter__(self) -> Launcher:
-        self._take_signals()
+        self._signals.take()
         leftovers.prune(self._home)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._start_superlink(_free_port())
@@ -123,7 +121,7 @@ class Launcher:
                 self._link.close()
             if not (self._keep_log or self._failed):
                 self.log_path.unlink(missing_ok=True)
-            self._give_signals_back()
+            self._signals.give_back()
 
     def run(
         self,
@@ -323,20 +321,6 @@ class Launcher:
             time.sleep(0.05)
         return False
 
-    def _take_signals(self) -> None:
-        """Make the signals that end a command raise KeyboardInterrupt, so that it can end what it started."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        # a shell starts background jobs with INT ignored; nohup ignores HUP, and means it
-        replaceable = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-        for number, present in replaceable.items():
-            if signal.getsignal(number) is present:
-                self._handlers[number] = signal.signal(number, _interrupt)
-
-    def _give_signals_back(self) -> None:
-        while self._handlers:
-            signal.signal(*self._handlers.popitem())
-
 
 def rooms_root() -> Path:
     """Return the folder that all rooms lie in; raises `BadInput` when they come from different places."""
@@ -400,7 +384,3 @@ def _short_folder() -> Path:
     if len(os.fsencode(base)) + len("/lethe-12345678") > LONGEST_RAY_FOLDER:
         base = "/tmp"
     return Path(tempfile.mkdtemp(prefix="lethe-", dir=base))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)

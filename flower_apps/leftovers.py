@@ -12,9 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from evaluation.files import write_text
+
 OWNER_FILE = "owner.json"
 LOG_AGE = 30 * 24 * 3600.0
 """Seconds that the log of a failed launcher is kept."""
+START_AGE = 60.0
+"""Seconds in which a launcher that has made its folder has named itself in it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class StaleProcess:
 def write_owner(folder: Path, ray_folder: Path) -> None:
     """Note in a launcher's folder that this process owns it, and where its Ray files are."""
     owner = {"pid": psutil.Process().pid, "created": psutil.Process().create_time(), "ray": str(ray_folder)}
-    (folder / OWNER_FILE).write_text(json.dumps(owner), encoding="utf-8")
+    write_text(folder / OWNER_FILE, json.dumps(owner))
 
 
 def stale_processes(home: Path) -> list[StaleProcess]:
@@ -68,24 +72,41 @@ def end_processes(flower_home: Path) -> None:
 
 def prune(home: Path) -> None:
     """Remove the folders of launchers below `home` whose owner and processes are all gone, and old logs."""
-    _remove_old_logs(home / "flower")
-    candidates = [folder for folder in (home / "flower").glob("*/") if not _owned(folder)]
+    for path in stale_files(home):
+        if path.is_dir():
+            if (ray := ray_folder(path)) is not None:
+                shutil.rmtree(ray, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def stale_files(home: Path) -> list[Path]:
+    """List what `prune` removes."""
+    logs = [log for log in sorted((home / "flower").glob("*.log")) if _age(log) > LOG_AGE]
+    candidates = [
+        folder
+        for folder in sorted((home / "flower").glob("*/"))
+        if not _owned(folder) and ((folder / OWNER_FILE).exists() or _age(folder) > START_AGE)
+    ]
     if not candidates:
-        return
+        return logs
     in_use = {flower_home for _, flower_home in _flower_processes()}
-    for folder in candidates:
-        if folder.resolve() not in in_use:
-            ray_folder = str(_owner(folder).get("ray", ""))
-            if Path(ray_folder).name.startswith("lethe-"):
-                shutil.rmtree(ray_folder, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
+    return logs + [folder for folder in candidates if folder.resolve() not in in_use]
 
 
-def _remove_old_logs(folder: Path) -> None:
-    for log in folder.glob("*.log"):
-        with contextlib.suppress(OSError):
-            if time.time() - log.stat().st_mtime > LOG_AGE:
-                log.unlink()
+def ray_folder(folder: Path) -> Path | None:
+    """Return where a launcher has Ray's files; None where it did not say."""
+    found = Path(str(_owner(folder).get("ray", "")))
+    return found if found.name.startswith("lethe-") else None
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since something was last written; 0 for what is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _owner(folder: Path) -> dict[str, float | str]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -81,10 +82,12 @@ class Progress:
     ----------
     console : Console or None
         Where to; default standard error, so that the output proper can be piped.
+    quiet : bool
+        Print no line above the live ones; whoever fed it shows `lines` where he likes.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        self._console, self._quiet = console or Console(stderr=True), quiet
         self._stages: dict[tuple[str, str, str], StageState] = {}
         self._waits: dict[str, tuple[str, float]] = {}
         self._metrics: dict[str, str] = {}
@@ -107,20 +110,36 @@ class Progress:
         """Return a function that takes the events of one run; give runs names when there are several."""
         self._wait(run, "starting Flower", time.time())
 
-        def listen(event: Event) -> None:
-            with self._lock:
-                self._take(run, event)
+        return partial(self.take, run)
 
-        return listen
+    def take(self, run: str, event: Event) -> None:
+        """Take one event of a run."""
+        with self._lock:
+            self._take(run, event)
+
+    def forget(self, run: str) -> None:
+        """Show nothing of a run any more."""
+        with self._lock:
+            self._drop(run)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above what is live."""
         self._print(Text(text, style=style), text, time.time())
 
+    def stages(self, run: str = "") -> list[StageState]:
+        """Return the stages of a run that have begun and not ended."""
+        with self._lock:
+            return [stage for (other, _, _), stage in self._stages.items() if other == run]
+
+    def lines(self, now: float | None = None) -> RenderableType:
+        """Return what is live: a line a stage, or what is waited for; `now` in Unix seconds, default the present."""
+        return self._render(now)
+
     def _take(self, run: str, event: Event) -> None:
         now = float(event.get("time", time.time()))
         kind = event["kind"]
         if kind == "run-started":
+            self._drop(run)  # what an attempt that was killed had begun
             self._wait(run, "waiting for the sites", now)
         elif kind == "task":
             self._metrics[run] = str(event["metric"])
@@ -174,13 +193,13 @@ class Progress:
     def _tell_round(self, stage: StageState, now: float) -> None:
         if not self._console.is_terminal and now - stage.told >= PLAIN_EVERY and stage.done < stage.rounds:
             stage.told = now
-            parts = [f"round {stage.done}/{stage.rounds}", *_figures(stage), _clock(now - stage.started)]
+            parts = [f"round {stage.done}/{stage.rounds}", *_figures(stage), clock(now - stage.started)]
             if (left := stage.left(now)) is not None:
-                parts.append(f"{_clock(left)} left")
+                parts.append(f"{clock(left)} left")
             self._print(Text(), f"{stage.name}: {', '.join(parts)}", now)
 
     def _finish(self, stage: StageState, status: str, now: float) -> None:
-        parts = [_of_rounds(stage).removeprefix(", "), *_figures(stage), _clock(now - stage.started)]
+        parts = [_of_rounds(stage).removeprefix(", "), *_figures(stage), clock(now - stage.started)]
         text = f"{stage.name}: {', '.join(part for part in parts if part)}"
         if status == "ok":
             self._print(Text.assemble(("✓ ", "green"), text), f"{text}, done", now)
@@ -197,18 +216,20 @@ class Progress:
             del self._stages[key]
 
     def _print(self, rich_text: Text, plain: str, now: float) -> None:
+        if self._quiet:
+            return
         if self._console.is_terminal:
             self._console.print(rich_text, soft_wrap=True)
         else:
             stamp = time.strftime("%H:%M:%S", time.localtime(now))
             self._console.print(f"{stamp} {plain}", markup=False, highlight=False, soft_wrap=True)
 
-    def _render(self) -> RenderableType:
-        now = time.time()
+    def _render(self, now: float | None = None) -> RenderableType:
+        now = time.time() if now is None else now
         with self._lock:
             lines = self._stage_lines(now)
             waits = [
-                Text(f"  {_named(run, what)} {_clock(now - since)}", style="dim")
+                Text(f"  {_named(run, what)} {clock(now - since)}", style="dim")
                 for run, (what, since) in self._waits.items()
                 if now - since >= 0.5
             ]
@@ -239,9 +260,9 @@ def _status(stage: StageState, now: float) -> Text:
     if stage.replied or stage.expected:
         parts.append(f"{len(stage.replied)}/{stage.expected or '?'} sites")
     parts += _figures(stage)[:1]
-    parts.append(_clock(now - stage.started))
+    parts.append(clock(now - stage.started))
     if (left := stage.left(now)) is not None:
-        parts.append(f"{_clock(left)} left")
+        parts.append(f"{clock(left)} left")
     return Text("  ".join(parts))
 
 
@@ -264,7 +285,7 @@ def _named(run: str, text: str) -> str:
     return f"{run} · {text}" if run else text
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Return ``m:ss``, or ``h:mm:ss`` from an hour on."""
     minutes, rest = divmod(int(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,22 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
+from evaluation.files import write_text
 from evaluation.record import PLACED
 from evaluation.runs import RECORD, read_record
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import stage_key
+from partitions.errors import BadInput
 
 LIBRARIES = ("flwr", "ray", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "lightning-fabric")
 
 
 STAGES = "stages.txt"
 """The file of a run folder that names the stages it stands on."""
+ELSEWHERE = "elsewhere.txt"
+"""The file below a home's ``runs`` that names run folders which lie elsewhere, a line each."""
+MANIFEST = "experiments.yaml"
+"""The copy of its manifest in a run folder."""
 STAGE_LINE = re.compile(r"[a-z]+/[0-9a-f]{24}")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,9 +56,10 @@ class RunFolder:
                 self._write({"created": time.time(), "environment": environment(), "groups": {}, "cells": []})
 
     @property
-    def created(self) -> float:
-        """When the run was first started, in seconds since the epoch."""
-        return float(self.record()["created"])
+    def fresh_since(self) -> float:
+        """From when on stages count for a run that computes everything again; a resumed one goes on from there."""
+        record = self.record()
+        return float((record.get("command") or {}).get("fresh_since") or record["created"])
 
     def events_path(self, group: str) -> Path:
         """Return the event file of one group."""
@@ -63,11 +69,51 @@ class RunFolder:
         """Return the contents of ``run.json``."""
         return read_record(self.path)
 
-    def add_group(self, group: str, settings: Mapping[str, Any]) -> None:
-        """Keep the flat settings of a group."""
+    def begin(self, command: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep what a command is about to do, all of it before any of it is done: `lethe resume` needs nothing else.
+
+        Parameters
+        ----------
+        command : mapping
+            What was asked and which process does it (`evaluation.record`), but for ``groups`` and ``fresh_since``.
+        groups : mapping of str to mapping
+            The flat settings of every group by its id, in their order.
+        """
+        now = time.time()
         with self._lock:
             record = self.record()
-            record["groups"][group] = dict(settings)
+            fresh = {"fresh_since": _fresh_since(record, now)} if command.get("fresh") else {}
+            record["command"] = {**command, **fresh, "groups": list(groups)}
+            record["groups"] |= {group: dict(settings) for group, settings in groups.items()}
+            record |= {"started": now, "ended": None, "status": "running", "exit_code": None}
+            record |= {"failures": [], "outcomes": {}}
+            self._write(record)
+
+    def keep_data(self, group: str, dataset: str, fingerprint: str) -> None:
+        """Keep which data a group computes on; raises `BadInput` when it has begun on others."""
+        with self._lock:
+            record = self.record()
+            known = record.setdefault("data", {})
+            if known.get(group, fingerprint) != fingerprint:
+                allowed = f"the data that {self.path.name} was begun on ({known[group][:12]}), not others"
+                remedy = f"put the old files of {dataset} back, or start anew with another --out"
+                raise BadInput("dataset", f"{dataset} {fingerprint[:12]}", allowed, remedy)
+            known[group] = fingerprint
+            self._write(record)
+
+    def end_group(self, group: str, status: str, reason: str = "", log: str = "") -> None:
+        """Keep how a group ended: ``completed``, or ``failed`` with its reason and its log."""
+        with self._lock:
+            record = self.record()
+            outcome = {"status": status, "reason": reason, "log": log, "ended": time.time()}
+            record.setdefault("outcomes", {})[group] = outcome
+            self._write(record)
+
+    def end(self, status: str, exit_code: int, failures: Sequence[str]) -> None:
+        """Keep how the command ended."""
+        with self._lock:
+            record = self.record()
+            record |= {"ended": time.time(), "status": status, "exit_code": exit_code, "failures": list(failures)}
             self._write(record)
 
     def add_cell(self, cell: Mapping[str, Any]) -> None:
@@ -99,12 +145,16 @@ class RunFolder:
         return FileLock(self.path / ".run.lock")
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        temporary = self._file.with_suffix(".tmp")
-        with temporary.open("w") as handle:
-            json.dump(record, handle, indent=1, sort_keys=True)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(self._file)
+        write_text(self._file, json.dumps(record, indent=1, sort_keys=True))
+
+
+def _fresh_since(record: Mapping[str, Any], now: float) -> float:
+    """Return from when on stages count for a command that computes all again, given what the folder held before."""
+    before = record.get("command")
+    if before is None:
+        return now if record["cells"] else float(record["created"])
+    since = before.get("fresh_since")
+    return float(since) if since and record["status"] != "completed" else now
 
 
 def stages_of(folder: Path) -> set[str]:
@@ -114,6 +164,29 @@ def stages_of(folder: Path) -> set[str]:
     except FileNotFoundError:
         return set()
     return {line for line in text.split() if STAGE_LINE.fullmatch(line)}
+
+
+def name_run(home: Path, folder: Path) -> None:
+    """Keep where a run folder is that lies elsewhere than below the home's ``runs``: its stages are in use, too."""
+    place, line = home / "runs" / ELSEWHERE, str(folder.resolve())
+    if folder.resolve().parent == place.parent.resolve() or line in _named(place):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_suffix(".lock")):
+        write_text(place, "".join(f"{one}\n" for one in [*_named(place), line]))
+
+
+def run_folders(home: Path) -> list[Path]:
+    """Return every run folder that works with a home: those below its ``runs``, and the named ones elsewhere."""
+    below = sorted(path.parent for path in (home / "runs").glob(f"*/{RECORD}"))
+    return below + [folder for folder in map(Path, _named(home / "runs" / ELSEWHERE)) if (folder / RECORD).is_file()]
+
+
+def _named(place: Path) -> list[str]:
+    try:
+        return list(dict.fromkeys(place.read_text(encoding="utf-8").splitlines()))
+    except FileNotFoundError:
+        return []
 
 
 def group_id(settings: GroupSettings) -> str:

@@ -17,6 +17,7 @@ from evaluation.results import read_results
 from evaluation.tables import summary_text
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
+from flower_apps.lifetime import flower_run
 from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
@@ -39,10 +40,9 @@ def main(grid: Grid, context: Context) -> None:
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)
     events = EventSink(run.events_path(group_id(settings)))
-    with told(events, home):
+    placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
+    with flower_run(run, placed, context.run_id), told(events, home):
         torch.set_num_threads(settings.threads)
-        placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
-        run.add_group(group_id(settings), placed.to_run_config())
         events.emit("note", text=f"results: {run.path}")
         expected = settings.sites or len(partition_of(settings, home).sites)
         roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)

@@ -132,8 +132,8 @@ class StageWork:
         }
         (self.folder / "stage.json").write_text(json.dumps(record, indent=1, sort_keys=True))
         _sync_folder(self.folder)
-        if self._target.exists():
-            _discard(self._target)
+        with suppress(FileNotFoundError):
+            _discard(self._target)  # an older one, or what is left of one
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self.folder.rename(self._target)
         return Stage(self._target, record)
@@ -219,6 +219,25 @@ class StageStore:
         except Timeout:
             waiting(f"{kind} {key[:8]} is being used by another run; waiting for it")
             lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def pinning(self) -> Iterator[None]:
+        """Keep `lethe clean` from looking, or taking a stage away, while a run names one that it is about to use.
+
+        A run names a stage first and looks for it then: what is named before clean looks stays, what clean has taken
+        away before it is named is computed again.
+        """
+        lock = FileLock(self.root / ".pins.lock")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except PermissionError:  # a cache that may only be read is cleaned by nobody but its owner
+            yield
+            return
         try:
             yield
         finally:

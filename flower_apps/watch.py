@@ -60,11 +60,19 @@ class Ending:
 
 
 class EventTail:
-    """New events of a JSON-lines file, from the present end on; a line that is still being written waits."""
+    """New events of a JSON-lines file; a line that is still being written waits.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : Path
+        The file; it need not be there yet.
+    from_start : bool
+        Begin with the events that are there already, rather than at the present end.
+    """
+
+    def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = path.stat().st_size if path.exists() and not from_start else 0
 
     def new(self) -> Iterator[Event]:
         """Yield the events written since the last call; lines that are no JSON object are skipped."""

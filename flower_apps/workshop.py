@@ -35,7 +35,7 @@ class Workshop:
     events : EventSink
         Where progress goes.
     used : callable, optional
-        Gets kind and key of every stage that was found or computed.
+        Gets kind and key of every stage before it is looked for.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Workshop:
         """
         if self._federation is None and needs_sites:
             return self._found(kind, label, parts)
+        self._use(kind, stage_key(parts))
         with self._store.claim(kind, parts, waiting=self._tell) as found:
-            self._used(kind, stage_key(parts))
             if isinstance(found, Stage):
                 self._events.emit("stage-cached", stage=kind, label=label)
                 return found
@@ -109,7 +109,10 @@ class Workshop:
 
     def find(self, kind: str, parts: Mapping[str, Any]) -> Stage | None:
         """Return a complete stage; None when the cache lacks it."""
-        return self._store.find(kind, stage_key(parts))
+        key = stage_key(parts)
+        if self._store.find(kind, key) is not None:
+            self._use(kind, key)
+        return self._store.find(kind, key)
 
     def tables(
         self, kind: str, label: str, parts: Mapping[str, Any], ask: Callable[[], list[dict[str, pd.DataFrame]]]
@@ -117,8 +120,8 @@ class Workshop:
         """Find a stage that is tables of records, or ask for their pieces and commit them joined."""
         if self._federation is None:
             return _read(self._found(kind, label, parts))
+        self._use(kind, stage_key(parts))
         with self._store.claim(kind, parts, waiting=self._tell) as found:
-            self._used(kind, stage_key(parts))
             if isinstance(found, Stage):
                 return _read(found)
             self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
@@ -141,12 +144,16 @@ class Workshop:
             self._store.discard(stage)
 
     def _found(self, kind: str, label: str, parts: Mapping[str, Any]) -> Stage:
-        stage = self.find(kind, parts)
+        self._use(kind, stage_key(parts))
+        stage = self._store.find(kind, stage_key(parts))
         if stage is None:
             raise MissingStage(label)
-        self._used(kind, stage.key)
         self._events.emit("stage-cached", stage=kind, label=label)
         return stage
+
+    def _use(self, kind: str, key: str) -> None:
+        with self._store.pinning():
+            self._used(kind, key)
 
     def _tell(self, text: str) -> None:
         self._events.emit("note", text=text)

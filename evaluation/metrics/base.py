@@ -32,6 +32,8 @@ class Metric:
         Signed model minus gold, reported as ``delta_<name>``.
     of_forgotten : bool
         Whether it is about the forgotten records, so that it is measured again for each earlier request of a sequence.
+    clock : bool
+        Whether it depends on how long something took: no two runs of the same agree on it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Metric:
     compute: Callable[[Evidence], Value]
     difference: Callable[[Evidence], Value] | None = None
     of_forgotten: bool = False
+    clock: bool = False
 
     def rows(self, evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:
         """Yield the name, after `prefix`, and the value of each row that a model has of it."""
@@ -61,7 +64,7 @@ class Family:
     name, title : str
         As of `Metric`; ``{each}`` stands for what tells the members apart (``gap_{each}`` becomes ``gap_conv1``). A
         family without it has one member at most: a metric that a model may go without.
-    unit, low, high, better, of_forgotten
+    unit, low, high, better, of_forgotten, clock
         Of every member, as of `Metric`.
     several : callable
         From `Evidence` to the members' values by what stands for ``{each}`` (text without meaning where there is
@@ -80,6 +83,7 @@ class Family:
     several: Callable[[Evidence], Mapping[str, Value]]
     difference: Callable[[Evidence], Mapping[str, Value]] | None = None
     of_forgotten: bool = False
+    clock: bool = False
 
     def rows(self, evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]]:
         """Yield the name, after `prefix`, and the value of each row that a model has of it."""

@@ -84,11 +84,12 @@ def _cost_metric(key: str, unit: str, part: Part) -> Metric:
     # the names of the paper's tables: seconds in both parts, everything else plain for the total
     name = f"{key}_{part}" if key == "seconds" or part == "unlearn" else key
     words = "of the unlearning step" if part == "unlearn" else "up to this checkpoint, recovery included"
-    return Metric(name, f"{key.replace('_', ' ')} {words}", unit, 0.0, math.inf, "low", _spent(key, part))
+    title = f"{key.replace('_', ' ')} {words}"
+    return Metric(name, title, unit, 0.0, math.inf, "low", _spent(key, part), clock=unit == "s")
 
 
 def _speedup_metric(name: str, title: str, key: str, part: Part) -> Metric:
-    return Metric(name, title, "", 0.0, math.inf, "high", _speedup(key, part))
+    return Metric(name, title, "", 0.0, math.inf, "high", _speedup(key, part), clock=_MEASURED[key] == "s")
 
 
 _PARTS: tuple[Part, ...] = ("unlearn", "total")

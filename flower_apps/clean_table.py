@@ -1,0 +1,49 @@
+"""What `lethe clean` prints: a line for each kind of leftover, with how many there are and what they free."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from flower_apps.clean import Stale
+
+FEW = 3
+"""Leftovers of a kind up to which each is named."""
+
+
+def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, removed: bool) -> Table:
+    """Return what is stale, or with `removed` what went, as a table with its sum."""
+    listed = gone if removed else found
+    table = Table(box=None, pad_edge=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("freed" if removed else "frees", justify="right", no_wrap=True)
+    for what, why in dict.fromkeys((one.what, one.why) for one in listed):
+        these = [one for one in listed if (one.what, one.why) == (what, why)]
+        named = "".join(f"\n  {escape(one.path.name)}" for one in these) if what == "run" or len(these) <= FEW else ""
+        table.add_row(what, escape(why) + named, str(len(these)), size_in_words(sum(one.size for one in these)))
+    total = size_in_words(sum(one.size for one in listed))
+    if removed:
+        kept = len(found) - len(gone)
+        table.caption = f"{total} freed below {home}" + (f"; {kept} kept: in use, or gone already" if kept else "")
+    elif listed:
+        free = size_in_words(shutil.disk_usage(home).free)
+        table.caption = f"{total} below {home}, where {free} are free; remove it with `lethe clean --yes`"
+    else:
+        table.caption = f"nothing to clean below {home}"
+    table.caption_justify = "left"
+    return table
+
+
+def size_in_words(size: float) -> str:
+    """Return bytes as a person reads them: ``12 kB``, ``3.4 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
