@@ -51,8 +51,10 @@ def run(
     manifest: ManifestFile = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one below the home's runs/.")] = None,
     sets: Sets = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Groups of cells side by side.")] = 1,
-    workers: Annotated[int | None, typer.Option(min=1, help="Sites at work at once; default: cores / jobs.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Flower runs side by side.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Sites at work at once in each; default: cores / jobs.")
+    ] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to share out, real or logical; default: all.")] = None,
     evaluator: Annotated[
         str, typer.Option(metavar="URL", help="Evaluator that scores, see `lethe evaluator`; default: the run itself.")
@@ -84,7 +86,7 @@ def run(
             groups,
             home=root,
             out=folder,
-            workers=workers or max(1, _cores() // jobs),
+            workers=workers,
             jobs=jobs,
             gpus=_visible_gpus(groups) if gpus is None else gpus,
             json_output=as_json,
@@ -381,11 +383,6 @@ def _run_folder(home: Path, out: Path | None, name: str) -> Iterator[Path]:
         if not there and not (folder / "results.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _visible_gpus(groups: Sequence[GroupSettings]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -83,7 +82,6 @@ def resume(
         report=report,
         json_output=as_json,
         say=lambda text: print(f"lethe: note: {text}", file=sys.stderr),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
     raise typer.Exit(code)
 

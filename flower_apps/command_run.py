@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from evaluation.files import write_text
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
-from flower_apps.control import Scalar
+from flower_apps.cluster import join_cluster, ray_address
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
-from flower_apps.launcher import Launcher, RunResult
+from flower_apps.gpu_memory import check_memory
+from flower_apps.lanes import Lanes, Means
+from flower_apps.launcher import usable_cores
 from flower_apps.lifetime import Lifetime
 from flower_apps.progress import Progress, table_console
 from flower_apps.runs import MANIFEST, RunFolder, group_id
+from flower_apps.schedule import expected_work
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
+from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
 from strategies.events import EventSink
@@ -33,7 +35,7 @@ def run_experiments(
     *,
     home: Path,
     out: Path,
-    workers: int,
+    workers: int | None,
     jobs: int,
     gpus: int,
     json_output: bool,
@@ -51,8 +53,10 @@ def run_experiments(
         What to run; placement keys are set here.
     home, out : Path
         LETHE_HOME and the run folder.
-    workers, jobs, gpus : int
-        Sites at work at once in a group; groups at once; GPUs that the sites of a group share (real or logical).
+    workers : int or None
+        Sites at work at once in a Flower run; None shares out the cores.
+    jobs, gpus : int
+        Flower runs side by side at most; GPUs that they share (real or logical).
     json_output : bool
         Print the summary as JSON instead of a table.
     fresh : bool
@@ -70,11 +74,10 @@ def run_experiments(
         0 when every group finished, 1 otherwise.
     """
     placed = [
-        group.model_copy(
-            update={"home": str(home), "out": str(out), "workers": workers, "jobs": jobs, "fresh": fresh or group.fresh}
-        )
+        group.model_copy(update={"home": str(home), "out": str(out), "jobs": jobs, "fresh": fresh or group.fresh})
         for group in groups
     ]
+    placed = list({group_id(group): group for group in placed}.values())
     asked = {"experiments": list(experiments), "sets": list(sets), "manifest": str(manifest or ""), "report": report}
     asked |= {"jobs": jobs, "workers": workers, "gpus": gpus, "fresh": any(group.fresh for group in placed)}
     asked |= {"via": "lethe run", "evaluator": next((group.evaluator for group in groups), "")}
@@ -86,7 +89,7 @@ def run_experiments(
             split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
         with Progress() as progress:
-            _run_all(placed, home, run, jobs, gpus, progress, lifetime)
+            _run_all(placed, home, run, Means(jobs, workers, gpus, usable_cores()), progress, lifetime)
         _show(out, json_output)
         if report and (out / "results.csv").exists():
             _write_up(out)
@@ -96,38 +99,40 @@ def run_experiments(
 
 
 def _run_all(
-    groups: Sequence[GroupSettings],
-    home: Path,
-    run: RunFolder,
-    jobs: int,
-    gpus: int,
-    progress: Progress,
-    lifetime: Lifetime,
+    groups: Sequence[GroupSettings], home: Path, run: RunFolder, means: Means, progress: Progress, lifetime: Lifetime
 ) -> None:
-    """Run every group, `jobs` at once; one that fails ends no other."""
-    cancel = threading.Event()
+    """Run every group that the cache does not have; one that fails ends no other."""
     progress.say("looking into the cache", "dim")
-    labels = dict(zip(groups, _names(groups), strict=True))
-    missing = [group for group in groups if not _read_cached(group, labels[group], home, run, progress, lifetime)]
+    labels = _names(groups)
+    missing = [
+        group for group in groups if not _read_cached(group, labels[group_id(group)], home, run, progress, lifetime)
+    ]
     if not missing:
         return
+    address = ray_address()
+    if address:
+        progress.say(f"looking at the Ray cluster {address}", "dim")
+        means = replace(means, cluster=join_cluster(address, missing, home))
+    means = replace(means, at_once=check_memory(missing, means, progress.say))
     progress.say("starting Flower and Ray", "dim")
-    with ExitStack() as stack:
-        launcher = stack.enter_context(Launcher(home))
-        pool = stack.enter_context(ThreadPoolExecutor(jobs, thread_name_prefix="group"))
-        stack.callback(cancel.set)
-        names = _names(missing)
-        futures = {
-            pool.submit(_submit, launcher, group, home, run, gpus, progress, names[number], cancel): group
-            for number, group in enumerate(missing)
-        }
-        for future in as_completed(futures):
-            group = futures[future]
-            result = future.result()
-            if result.status == "completed":
-                lifetime.completed(group)
-            else:
-                lifetime.failed(group, labels[group], result.reason, result.log_path)
+    names = _names(missing)
+
+    def ended(group: GroupSettings, reason: str, log: Path) -> None:
+        if reason:
+            lifetime.failed(group, labels[group_id(group)], reason, log)
+        else:
+            lifetime.completed(group)
+
+    def listener(group: GroupSettings) -> OnEvent:
+        return progress.listener(names[group_id(group)])
+
+    Lanes(missing, means, expected_seconds, listener, ended, progress.say).run(home)
+
+
+def expected_seconds(group: GroupSettings) -> float:
+    """Return roughly how long a group takes."""
+    partition = partition_of(group, Path(group.home))
+    return expected_work(group, sum(len(records) for records in partition.train.values()))
 
 
 def _read_cached(
@@ -147,45 +152,11 @@ def _read_cached(
     return True
 
 
-def _submit(
-    launcher: Launcher,
-    group: GroupSettings,
-    home: Path,
-    run: RunFolder,
-    gpus: int,
-    progress: Progress,
-    name: str,
-    cancel: threading.Event,
-) -> RunResult:
-    sites = len(partition_of(group, home).sites)
-    return launcher.run(
-        group.to_run_config(),
-        resources(group, sites, gpus),
-        run.events_path(group_id(group)),
-        progress.listener(name),
-        cancel,
-    )
-
-
-def resources(group: GroupSettings, sites: int, gpus: int) -> dict[str, Scalar]:
-    """Return what Ray is asked for: ``workers`` sites at once, each with its threads and its share of a GPU."""
-    workers = max(1, min(group.workers, sites))
-    asked: dict[str, Scalar] = {
-        "num-supernodes": sites,
-        "client-resources-num-cpus": group.threads,
-        "init-args-num-cpus": workers * group.threads,
-    }
-    if gpus:
-        sharing = -(-workers // gpus)
-        asked |= {"client-resources-num-gpus": 1 / sharing, "init-args-num-gpus": gpus}
-    return asked
-
-
-def _names(groups: Sequence[GroupSettings]) -> list[str]:
-    """Return a name for each group in progress and errors; one group needs none."""
+def _names(groups: Sequence[GroupSettings]) -> dict[str, str]:
+    """Return a name for each group in progress and errors, by its id; one group needs none."""
     if len(groups) == 1:
-        return [""]
-    return [f"{group.name} {group_id(group)[:4]}" for group in groups]
+        return {group_id(groups[0]): ""}
+    return {group_id(group): f"{group.name} {group_id(group)[:4]}" for group in groups}
 
 
 def _write_up(out: Path) -> None:

@@ -9,7 +9,7 @@ import http.client
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,18 +50,30 @@ def superlink_command(port: int) -> list[str]:
     return [str(Path(sys.executable).parent / "flower-superlink"), *arguments]
 
 
-def superlink_environment(flower_home: Path, ray_folder: Path) -> dict[str, str]:
+def superlink_environment(
+    flower_home: Path, ray_folder: Path, *, gpus: Sequence[str] | None = None, cluster: str = ""
+) -> dict[str, str]:
     """Return the environment of the SuperLink, which every process of its runs inherits.
 
     Parameters
     ----------
     flower_home, ray_folder : Path
         Absolute; the second short, since Ray puts Unix sockets below it (107 bytes with their names).
+    gpus : sequence of str or None
+        The GPUs that the runs see; None leaves all.
+    cluster : str
+        Address of a Ray cluster that is there already; empty: each run starts a Ray of its own, in `ray_folder`.
     """
     env = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "FLWR_DATABASE")}
     # Flower finds its own commands by name
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     loopback = ",".join(filter(None, [env.get("NO_PROXY", env.get("no_proxy", "")), "127.0.0.1", "localhost"]))
+    if gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    if cluster:
+        env["RAY_ADDRESS"] = cluster  # its own folders are where `ray start` put them
+    else:
+        env["RAY_TMPDIR"] = str(ray_folder)
     return env | {
         "NO_PROXY": loopback,
         "no_proxy": loopback,
@@ -70,7 +82,6 @@ def superlink_environment(flower_home: Path, ray_folder: Path) -> dict[str, str]
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-        "RAY_TMPDIR": str(ray_folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         # idle workers that Ray starts ahead cannot become Flower's actors, whose environment differs
         "RAY_enable_worker_prestart": "0",

@@ -14,8 +14,8 @@ COMMAND_KEYS = {
     "name": "it is the experiment's own name",
     "home": "use --home or LETHE_HOME",
     "out": "use --out",
-    "workers": "use --workers",
     "jobs": "use --jobs",
+    "lane": "`lethe run` sets it itself",
     "fresh": "use --fresh",
 }
 """Keys that belong to the command, with where to say it."""

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ START_LIMIT = 60.0
 PORT_ATTEMPTS = 5
 ATTEMPTS = 2
 """How often a run that can be resumed is submitted."""
+Relieve = Callable[[Ending], tuple[Mapping[str, Scalar] | None, str]]
 LONGEST_RAY_FOLDER = 26
 """Bytes; Ray adds up to 80 for the Unix sockets below it, and 107 is the limit (104 on macOS)."""
 
@@ -50,7 +51,7 @@ class RunResult:
     log_path : Path
         The run's log.
     attempts : int
-        2 when the run was submitted again.
+        How often the run was submitted.
     """
 
     status: Outcome
@@ -80,12 +81,25 @@ class Launcher:
         File for the SuperLink's output; default ``flower/<id>.log``, which goes too unless a run failed.
     app_dir : Path or None
         Folder of the Flower app; default the one that all rooms lie in.
+    gpus : sequence of str or None
+        The GPUs that its runs see, as CUDA_VISIBLE_DEVICES has them; None leaves all.
+    cluster : str
+        Address of a Ray cluster on which runs work; empty: each run has a Ray of its own on this machine.
     """
 
-    def __init__(self, home: Path, log: Path | None = None, *, app_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        log: Path | None = None,
+        *,
+        app_dir: Path | None = None,
+        gpus: Sequence[str] | None = None,
+        cluster: str = "",
+    ) -> None:
         self._app_dir = (app_dir or rooms_root()).resolve()
         self._keys = control.app_config(self._app_dir).get("config", {})
         self._home = home.resolve()
+        self._gpus, self._cluster = gpus, cluster
         self._folder = self._home / "flower" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._keep_log = log is not None
         self.log_path = log.resolve() if log else self._folder.with_suffix(".log")
@@ -131,10 +145,12 @@ class Launcher:
         on_event: OnEvent = lambda event: None,
         cancel: threading.Event | None = None,
         log_path: Path | None = None,
+        relieve: Relieve | None = None,
     ) -> RunResult:
         """Submit one run, pass its events on, and return how it ended.
 
-        A run whose ``failed`` event says ``resumable``, or whose process was killed, is submitted a second time.
+        A run whose ``failed`` event says ``resumable``, or whose process was killed, is submitted a second time; so is
+        one that executes several groups for each group that such a thing happens to.
 
         Parameters
         ----------
@@ -151,6 +167,9 @@ class Launcher:
             Once set, the run is ended within seconds and its status is ``cancelled``.
         log_path : Path or None
             The run's log; default beside the events, with the suffix ``.log``.
+        relieve : callable or None
+            Asked when a site found no room on its GPU: returns what `federation` to submit the run with again, and
+            what to tell of it. Nothing instead of a federation ends the run, and what it tells is the reason.
 
         Raises
         ------
@@ -162,18 +181,26 @@ class Launcher:
             if key not in self._keys:
                 raise unknown_name("run-config", key, self._keys)
         federation = {"client-resources-num-cpus": 1, "client-resources-num-gpus": 0.0, **federation}
-        check_resources(federation)
+        if not self._cluster:
+            check_resources(federation)
         cancel = cancel or threading.Event()
         log_path = log_path or events_path.with_suffix(".log")
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        attempts = 0
+        attempts, tries = 0, 0
         while True:
             attempts += 1
             ending = self._attempt(run_config, federation, EventTail(events_path), on_event, cancel, log_path)
-            if not ending.resumable or attempts == ATTEMPTS:
+            tries = 1 if ending.progressed else tries + 1
+            text = f"{ending.reason}: submitted again, to go on where it stopped"
+            again = ending.resumable and tries < ATTEMPTS
+            if ending.out_of_memory and relieve is not None:
+                relief, text = relieve(ending)
+                again, tries = relief is not None, 0
+                federation = {**federation, **(relief or {})}
+                ending = ending if again else replace(ending, reason=text)
+            if not again:
                 self._failed |= ending.status == "failed"
                 return RunResult(ending.status, ending.reason, time.monotonic() - begin, log_path, attempts)
-            text = f"{ending.reason}: submitted again, to go on where it stopped"
             on_event({"kind": "note", "time": time.time(), "text": text})
 
     def _attempt(
@@ -279,7 +306,9 @@ class Launcher:
         with self.log_path.open("ab") as log:
             self._guard = Guard(
                 control.superlink_command(port),
-                env=control.superlink_environment(self._folder, self._ray_folder),
+                env=control.superlink_environment(
+                    self._folder, self._ray_folder, gpus=self._gpus, cluster=self._cluster
+                ),
                 log=log,
                 remove=[self._ray_folder, self._folder],
             )
@@ -344,7 +373,7 @@ def check_resources(federation: Mapping[str, Scalar]) -> None:
         Names the key to change and what there is.
     """
     cpus, gpus = (federation.get(f"client-resources-num-{kind}", 0) for kind in ("cpus", "gpus"))
-    there = int(federation.get("init-args-num-cpus") or _cpus())
+    there = int(federation.get("init-args-num-cpus") or usable_cores())
     if not 1 <= int(cpus) <= there:
         remedy = "set it, or init-args-num-cpus for more workers than CPUs"
         raise BadInput("client-resources-num-cpus", cpus, f"from 1 to {there}, the CPUs of this machine", remedy)
@@ -357,7 +386,8 @@ def check_resources(federation: Mapping[str, Scalar]) -> None:
             raise BadInput("client-resources-num-gpus", gpus, f"up to {there}, the GPUs seen here", remedy)
 
 
-def _cpus() -> int:
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

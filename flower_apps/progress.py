@@ -150,6 +150,8 @@ class Progress:
             self._drop(run)
             text = _named(run, f"failed: {event.get('reason', 'no reason')}")
             self._print(Text(f"✗ {text}", style="bold red"), text, now)
+        elif kind == "group-finished":  # of a Flower run that may go on with another group
+            self._drop(run)
         elif kind == "finished":
             self._drop(run)
             self._wait(run, "Flower is ending the run", now)

@@ -27,7 +27,6 @@ def resume_run(
     report: bool | None,
     json_output: bool,
     say: Callable[[str], None],
-    cores: int,
 ) -> int:
     """Go on with a run: what is finished is read, what is half done goes on, what is missing is computed.
 
@@ -41,8 +40,6 @@ def resume_run(
         As of `lethe run`.
     say : callable
         Gets what is different from when the run was started.
-    cores : int
-        Of this machine, for the number of workers where none is known.
 
     Returns
     -------
@@ -68,13 +65,12 @@ def resume_run(
     check_groups(groups)
     for line in changes(record):
         say(line)
-    jobs = jobs or command.get("jobs") or 1
     return run_experiments(
         groups,
         home=home,
         out=folder,
-        workers=workers or command.get("workers") or max(1, cores // jobs),
-        jobs=jobs,
+        workers=workers or command.get("workers"),
+        jobs=jobs or command.get("jobs") or 1,
         gpus=int(command.get("gpus") or 0) if gpus is None else gpus,
         json_output=json_output,
         fresh=False,

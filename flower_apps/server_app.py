@@ -1,11 +1,11 @@
-"""The ServerApp: meets the sites, then executes the group of cells that the run's flat settings describe."""
+"""The ServerApp: meets the sites, then executes the group that the run's settings describe, or a lane of groups."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from logging import INFO
+from logging import ERROR, INFO
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from evaluation.results import read_results
 from evaluation.tables import summary_text
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
+from flower_apps.lane import Lane, LaneSink
 from flower_apps.lifetime import flower_run
 from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
@@ -26,31 +27,65 @@ from flower_apps.sites import FederatedSites, partition_of
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
 from strategies.federation import Federation
-from strategies.roster import meet_sites
+from strategies.roster import Roster, meet_sites
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one group: everything it needs is in ``context.run_config`` (keys of `GroupSettings`)."""
+    """Run the group in ``context.run_config`` (keys of `GroupSettings`), or those that its ``lane`` names."""
     settings = GroupSettings.parse(context.run_config)
-    check_groups([settings])
     home = resolve_home(settings.home)
+    torch.set_num_threads(settings.threads)
+    if settings.lane:
+        _run_lane(grid, settings, home)
+        return
+    check_groups([settings])
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)
     events = EventSink(run.events_path(group_id(settings)))
     placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
     with flower_run(run, placed, context.run_id), told(events, home):
-        torch.set_num_threads(settings.threads)
         events.emit("note", text=f"results: {run.path}")
-        expected = settings.sites or len(partition_of(settings, home).sites)
-        roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)
-        federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
-        with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
-            GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
+        _execute(settings, home, run, grid, _meet(grid, settings, home, events), events)
         if not settings.out:  # `flwr run`: nobody else shows what came of it
             log(INFO, "%s\nrun folder: %s", summary_text(read_results(run.path)), run.path)
+
+
+def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
+    """Execute groups that share their sites; what fails in one is told and the next begins, unless a site was lost."""
+    lane, run = Lane(Path(settings.lane)), RunFolder(Path(settings.out))
+    events = EventSink(lane.events_path)
+    with told(events, home):
+        roster = _meet(grid, settings, home, events)
+        for name in lane.groups():
+            asked = GroupSettings.parse(run.record()["groups"][name])
+            group = asked.model_copy(update={"workers": settings.workers, "jobs": settings.jobs})
+            sink = LaneSink(run.events_path(name), events, name)
+            try:
+                with told(sink, home):
+                    check_groups([group])
+                    _execute(group, home, run, grid, roster, sink)
+            except SiteLost:
+                raise
+            except Exception as error:
+                log(ERROR, "group %s failed", name, exc_info=error)
+            finally:
+                sink.close()
+
+
+def _meet(grid: Grid, settings: GroupSettings, home: Path, events: EventSink) -> Roster:
+    expected = settings.sites or len(partition_of(settings, home).sites)
+    return meet_sites(grid, expected, {}, events, timeout=settings.timeout)
+
+
+def _execute(
+    settings: GroupSettings, home: Path, run: RunFolder, grid: Grid, roster: Roster, events: EventSink
+) -> None:
+    federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
+    with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
+        GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
 
 
 @contextmanager

@@ -145,8 +145,12 @@ class GroupSettings(BaseModel):
     ] = 1
     history_half: Annotated[bool, Field(description="keep those updates in 16 bits")] = False
     # where and how fast; never part of what identifies a result
-    workers: Annotated[int, Field(ge=0, description="sites at work at once, recorded with timings; 0: unknown")] = 0
+    workers: Annotated[int, Field(ge=0, description="sites at work at once at most; 0: as the command says")] = 0
+    gpu_share: Annotated[float, Field(ge=0, le=1, description="share of a GPU that a site takes; 0: by workers")] = 0.0
     jobs: Annotated[int, Field(ge=0, description="groups at work at once, recorded with timings; 0: unknown")] = 0
+    lane: Annotated[
+        str, Field(description="absolute folder in which `lethe run` names one group after the other; empty: this one")
+    ] = ""
     evaluator: Annotated[str, Field(description="URL of the evaluator that scores; empty: the run itself")] = ""
     timeout: Annotated[float, Field(gt=0, description="seconds a round may take before the run ends")] = 3600.0
     fresh: Annotated[bool, Field(description="compute again what the cache has")] = False
@@ -171,7 +175,7 @@ class GroupSettings(BaseModel):
             raise ValueError("unknown precision")
         return full
 
-    @field_validator("home", "out", "original")
+    @field_validator("home", "out", "original", "lane")
     @classmethod
     def _absolute(cls, value: str) -> str:
         if value and not Path(value).is_absolute():
@@ -202,7 +206,7 @@ class GroupSettings(BaseModel):
         """Return in words what the hyphenated `key` takes, for example ``"a number above 0 and up to 1"``."""
         if key == "precision":
             return "one of " + ", ".join((AUTO, *PRECISIONS))
-        if key in ("home", "out", "original"):
+        if key in ("home", "out", "original", "lane"):
             return "an absolute path, or empty"
         if key == "evaluator":
             return "an address such as http://127.0.0.1:8799, without user and password, or empty"

@@ -7,15 +7,15 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
 from flower_apps.control import Control, RunStatus
-from partitions.errors import RunFailed
+from partitions.errors import OutOfMemory, RunFailed
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
@@ -51,12 +51,23 @@ class Ending:
         Whether another attempt goes on where this one stopped.
     traceback : str
         Where the ServerApp failed, when it said so.
+    error : str
+        Name of what it raised, when it said so.
+    progressed : bool
+        Whether a group of the run, which had several, ended before.
     """
 
     status: Outcome
     reason: str = ""
     resumable: bool = False
     traceback: str = field(default="", compare=False)
+    error: str = ""
+    progressed: bool = False
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Return whether a site found no room on its GPU."""
+        return self.error == OutOfMemory.__name__
 
 
 class EventTail:
@@ -165,10 +176,14 @@ class RunWatch:
         self._spoke = False
         self._worked = False
         self._finished = False
+        self._progressed = False
         self._failure: Ending | None = None
 
     def wait(self, cancel: threading.Event) -> Ending:
         """Return how the run ended: a ``failed`` event ends it at once, success needs the app's and Flower's word."""
+        return replace(self._wait(cancel), progressed=self._progressed)
+
+    def _wait(self, cancel: threading.Event) -> Ending:
         begin = asked = time.monotonic()
         quiet_since: float | None = None
         while not cancel.is_set():
@@ -199,10 +214,12 @@ class RunWatch:
             self._spoke = True
             self._worked |= event["kind"].startswith("stage-")
             self._finished |= event["kind"] == "finished"
+            self._progressed |= ended(event)
             if event["kind"] == "failed":
                 reason = _one_line(str(event.get("reason", ""))) or "the ServerApp failed without a reason"
                 traceback = str(event.get("traceback", ""))
-                self._failure = Ending("failed", reason, bool(event.get("resumable")), traceback)
+                error = str(event.get("error", ""))
+                self._failure = Ending("failed", reason, bool(event.get("resumable")), traceback, error)
             self._on_event(event)
 
     def _verdict(self, status: RunStatus) -> Ending:
@@ -217,6 +234,12 @@ class RunWatch:
         # before the first stage nothing of the work can be at fault: Ray or Flower did not come up
         came_up = self._worked or self._finished
         return Ending("failed", reason or f"Flower reports {status.state} without a reason", not came_up)
+
+
+def ended(event: Mapping[str, Any]) -> bool:
+    """Tell whether an event says that a group of a lane has ended for good."""
+    kind = event["kind"]
+    return kind == "group-finished" or (kind == "group-failed" and not event.get("resumable"))
 
 
 def follow_log(link: Control, run_id: int, path: Path) -> threading.Thread:

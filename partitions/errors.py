@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 
 MOST_NAMES, FEW_NAMES = 30, 6
 """Names up to which an error lists them all, and how many it gives of more."""
 MOST_CHARACTERS = 200
 """Of a value that an error shows."""
+_GPU_FULL = re.compile(r"OutOfMemoryError\b|CUDA out of memory|MPS backend out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+"""How torch and its libraries say so."""
 
 
 class BadInput(ValueError):
@@ -56,9 +59,18 @@ class SiteLost(RunFailed):
     """A site or its worker stopped answering: nothing is wrong with the run, which resumes when submitted again."""
 
 
+class OutOfMemory(SiteLost):
+    """A site found no room on its GPU: fewer sites at once may find it, and the run resumes."""
+
+
 def disk_full(error: BaseException) -> bool:
     """Tell whether an error, of whatever library, says that the disk is full."""
     return getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in str(error)
+
+
+def gpu_full(text: str) -> bool:
+    """Tell whether an error's text, its type in front, says that a GPU's memory is used up."""
+    return bool(_GPU_FULL.search(text))
 
 
 def unknown_name(key: str, value: str, known: Iterable[str]) -> BadInput:

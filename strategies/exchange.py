@@ -9,7 +9,7 @@ from typing import Literal
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from partitions.errors import RunFailed, SiteLost
+from partitions.errors import OutOfMemory, RunFailed, SiteLost, gpu_full
 from strategies.wire import CLIENT_RAISED, error_of
 
 FailurePolicy = Literal["fail", "continue"]
@@ -50,7 +50,8 @@ def exchange(
     timeout : float
         Seconds the whole exchange may take.
     failure_policy : {"fail", "continue"}
-        After a client raised: end the run, or return its error reply among the others.
+        After a client raised: end the run, or return its error reply among the others. A GPU that is full is not the
+        client's fault and ends the run (`OutOfMemory`).
     on_reply : callable, optional
         Called with name, reply and the seconds since the push, in order of arrival.
     during : str
@@ -95,13 +96,17 @@ def _push(grid: Grid, messages: Sequence[Message], names: Sequence[str]) -> dict
 
 
 def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy, during: str) -> None:
-    if not reply.has_error() or (reply.error.code == CLIENT_RAISED and failure_policy == "continue"):
+    if not reply.has_error():
         return
     what, traceback = error_of(reply)
+    raised = reply.error.code == CLIENT_RAISED
+    no_room = raised and gpu_full(what)
+    if raised and failure_policy == "continue" and not no_room:
+        return
     if "ActorDiedError" in what:
         what = "its worker process died (killed, or out of memory?)"
     did = _WHAT.get(reply.error.code, f"failed (code {reply.error.code})")
-    kind = RunFailed if reply.error.code == CLIENT_RAISED else SiteLost
+    kind = OutOfMemory if no_room else RunFailed if raised else SiteLost
     error = kind(f"{name} {did}{f' in {during}' if during else ''}: {what}")
     if traceback:
         error.add_note(f"At {name}:\n{traceback}")
