@@ -278,7 +278,7 @@ class GroupStages:
     def _history(self, name: str, original: Stage, rounds: Callable[[], Stage] | None) -> History | None:
         if rounds is not None and self.replays(name):
             original = rounds()
-        return History(original.history) if original.history.exists() else None
+        return self._workshop.history(original)
 
     def _stage(self, kind: str, label: str, parts: Mapping[str, Any], compute: Callable[[StageWork], Outcome]) -> Stage:
         return self._workshop.stage(kind, label, parts, compute, keep_history=self._settings.keep_histories)
