@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -187,8 +187,8 @@ def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -
         stages=stages,
         original=next((stage.key for stage in stages if stage.kind == "train"), ""),
         submissions=evaluator.count,
-        parameters=sum(t.numel() for t in federation.stand_in.params.values()),
-        model_bytes=predict_bytes(federation.stand_in, 0, 1) // 2,
+        parameters=sum(t.numel() for t in federation.shape.params.values()),
+        model_bytes=_size(federation.shape),
         sites=len(facts),
         fails=fails,
         doubts=tuple(dict.fromkeys(federation.doubts)),
@@ -252,23 +252,27 @@ class RehearsedFederation(Federation):
         return [SiteReply(site, tables={"challenge": self.challenge(site, *about)}) for site in sorted(set(sites))]
 
     @cached_property
-    def stand_in(self) -> State:
-        """A model of the right shape."""
+    def shape(self) -> State:
+        """A model of the network."""
         described = next(iter(self.roster.described.values()))
         settings = self._settings
-        module = TASKS.get(settings.task).build(
-            settings.model, tuple(described["data-shape"]), described["num-classes"]
-        )
-        return State.from_module(module.double() if settings.precision == "64-true" else module)
+        about = settings.task, settings.model, tuple(described["data-shape"]), described["num-classes"]
+        return _built(*about, settings.precision == "64-true")
 
     @cached_property
-    def _moved(self) -> State:
-        params = {name: tensor + 1e-3 for name, tensor in self.stand_in.params.items()}
-        return State(params, self.stand_in.float_buffers, self.stand_in.int_buffers)
+    def _stand_ins(self) -> tuple[State, State]:
+        """Two models with the network's names and ranks, one entry a tensor, that differ in every parameter."""
+
+        def filled(tensors: Tensors, value: float) -> Tensors:
+            return {name: torch.full((1,) * t.dim(), value, dtype=t.dtype) for name, t in tensors.items()}
+
+        shape = self.shape
+        buffers = filled(shape.float_buffers, 1.0), filled(shape.int_buffers, 0)
+        return State(filled(shape.params, 1.0), *buffers), State(filled(shape.params, 2.0), *buffers)
 
     def model(self, *, moved: bool = False) -> State:
         """Return a stand-in that is nobody else's, so that a stage that leaves its model alone can be told."""
-        made = copy.copy(self._moved if moved else self.stand_in)
+        made = copy.copy(self._stand_ins[moved])
         self._made[id(made)] = (made, moved)
         return made
 
@@ -377,6 +381,10 @@ class RehearsedWorkshop(Workshop):
             self.drawn[kind, key] = PlannedStage(kind, label, key, self._group, cached, "", work, size)
         return tables
 
+    def start(self, build: Callable[[int], State], seed: int) -> State:
+        """Return a stand-in for the initial weights, but what an imported model must have the shape of."""
+        return build(seed) if self._settings.original else self._rehearsed.model()
+
     def history(self, stage: Stage) -> History | None:
         """Return the rounds of a stage, or what they will be."""
         work = self.drawn[str(stage.record["kind"]), stage.key].work
@@ -408,8 +416,8 @@ class RehearsedWorkshop(Workshop):
 
     def _bytes(self, kind: str, work: Work, keep_history: bool) -> tuple[int, int]:
         """Return what a model takes on the disk for good, and what it takes beyond that while it is computed."""
-        settings, state = self._settings, self._rehearsed.stand_in
-        model = predict_bytes(state, 0, 1) // 2
+        settings, state = self._settings, self._rehearsed.shape
+        model = _size(state)
         whole = kind == "train" or (kind == "shadow" and keep_history) or settings.keep_histories
         sites = [len(asked) if whole and kind != "relearn" else 0 for asked in work.rounds]
         history = sum(predict_bytes(state, count, 1) - (0 if count else model) for count in sites)
@@ -525,6 +533,17 @@ class _Counting:
 
     def finish(self) -> None:
         """Have nothing left to do."""
+
+
+@lru_cache(maxsize=4)
+def _built(task: str, model: str, shape: tuple[int, ...], classes: int, double: bool) -> State:
+    module = TASKS.get(task).build(model, shape, classes)
+    return State.from_module(module.double() if double else module)
+
+
+def _size(state: State) -> int:
+    groups = (state.params, state.float_buffers, state.int_buffers)
+    return sum(tensor.nbytes for group in groups for tensor in group.values())
 
 
 def _key(parts: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from strategies.base import Outcome
 from strategies.events import EventSink
 from strategies.federation import Federation
 from strategies.history import History
+from unlearning.state import State
 
 
 class MissingStage(LookupError):
@@ -109,6 +110,10 @@ class Workshop:
                 notes=list(outcome.notes),
                 dataset=self._settings.dataset,
             )
+
+    def start(self, build: Callable[[int], State], seed: int) -> State:
+        """Return the initial weights of a seed, as `build` makes them."""
+        return build(seed)
 
     def history(self, stage: Stage) -> History | None:
         """Return the recorded rounds of a stage; None when none were kept."""
