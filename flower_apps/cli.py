@@ -13,17 +13,15 @@ import traceback
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
 
-from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, print_rows
+from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, cores, print_rows, visible_gpus
+from flower_apps.cli_plan import plan
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
-
-if TYPE_CHECKING:
-    from flower_apps.settings import GroupSettings
 
 INTERRUPTED = 130
 """Exit code of a command that INT, TERM or HUP ended."""
@@ -40,6 +38,7 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
+app.command()(plan)
 
 
 @app.command()
@@ -75,18 +74,20 @@ def run(
     groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
+    from flower_apps.plan import budgets_of
 
     with _run_folder(root, out, "+".join(names)) as folder:
         code = run_experiments(
             groups,
             home=root,
             out=folder,
-            workers=workers or max(1, _cores() // jobs),
+            workers=workers or max(1, cores() // jobs),
             jobs=jobs,
-            gpus=_visible_gpus(groups) if gpus is None else gpus,
+            gpus=visible_gpus(groups) if gpus is None else gpus,
             json_output=as_json,
             fresh=fresh,
             manifest=path,
+            budgets=budgets_of(asked, names),
             report=any(asked.get(name).report for name in names) if report is None else report,
         )
     raise typer.Exit(code)
@@ -376,20 +377,6 @@ def _run_folder(home: Path, out: Path | None, name: str) -> Iterator[Path]:
         if not there and not (folder / "results.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _visible_gpus(groups: Sequence[GroupSettings]) -> int:
-    """Return the number of CUDA devices, 0 when no group could use one."""
-    if all(group.device in ("cpu", "mps") for group in groups):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
 
 
 if __name__ == "__main__":

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from flower_apps.settings import GroupSettings
 
 Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -29,3 +33,17 @@ def print_rows(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> Non
         from flower_apps.progress import table_console
 
         table_console().print(table)
+
+
+def cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus(groups: Sequence[GroupSettings]) -> int:
+    """Return the number of CUDA devices, 0 when no group could use one."""
+    if all(group.device in ("cpu", "mps") for group in groups):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

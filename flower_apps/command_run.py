@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +17,7 @@ from flower_apps.control import Scalar
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
+from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.progress import Progress, table_console
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
@@ -24,6 +25,9 @@ from flower_apps.sites import LocalSites, partition_of
 from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
 from strategies.events import EventSink
+
+LONGEST_PLAN = 60.0
+"""Seconds that a run spends on its plan at most."""
 
 
 def run_experiments(
@@ -38,6 +42,7 @@ def run_experiments(
     fresh: bool,
     manifest: Path | None,
     report: bool = False,
+    budgets: Mapping[str, Mapping[str, float]] | None = None,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -57,11 +62,18 @@ def run_experiments(
         Copied into the run folder.
     report : bool
         Write the run up at its end, below the run folder.
+    budgets : mapping of str to mapping of str to float, optional
+        By experiment; see `flower_apps.plan.check_plan`.
 
     Returns
     -------
     int
         0 when every group finished, 1 otherwise.
+
+    Raises
+    ------
+    BadInput
+        Before anything starts, for what cannot fit.
     """
     placed = [
         group.model_copy(
@@ -72,9 +84,13 @@ def run_experiments(
     for group in placed:
         partition_of(group, home)  # refuses an impossible split, and fetches and prepares once, before anything starts
     run = RunFolder(out)
+    plan = _plan(placed, home, run, jobs, workers, gpus, budgets or {})
     if manifest is not None and manifest.is_file():
         shutil.copy(manifest, out / "experiments.yaml")
     with Progress() as progress:
+        if plan is not None:
+            progress.say(plan.line(), "dim")
+            progress.expect(plan.left(), side_by_side=jobs)
         failures = _run_all(placed, home, run, jobs, gpus, progress)
     _show(out, json_output)
     if report and (out / "results.csv").exists():
@@ -82,6 +98,24 @@ def run_experiments(
     for text in failures:
         print(f"lethe: {text}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _plan(
+    groups: Sequence[GroupSettings],
+    home: Path,
+    run: RunFolder,
+    jobs: int,
+    workers: int,
+    gpus: int,
+    budgets: Mapping[str, Mapping[str, float]],
+) -> Plan | None:
+    """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
+    since = run.created if any(group.fresh for group in groups) else 0.0
+    plan = make_plan(groups, home, jobs=jobs, workers=workers, gpus=gpus, fresh_since=since, limit=LONGEST_PLAN)
+    if plan is not None:
+        check_plan(plan, budgets)
+        plan.write(run.path)
+    return plan
 
 
 def _run_all(

@@ -1,8 +1,7 @@
-"""A group walked through without computing: which stages it takes, which of them are there, what work the rest means."""
+"""A group walked through without computing: which stages it takes, which are there, and what work the rest means."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +21,7 @@ from evaluation.submission import Submission
 from flower_apps.executor import GroupExecutor
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import Facts, LocalSites, site_settings
+from flower_apps.sites import Facts, LocalSites, agreed, site_settings
 from flower_apps.stages import Stage, StageStore, StageWork, stage_key
 from flower_apps.workshop import Workshop
 from partitions.errors import BadInput, RunFailed
@@ -111,6 +110,11 @@ class PlannedStage:
     passing: int = 0
 
     @property
+    def for_attacks(self) -> bool:
+        """Whether it is a model that only the membership attacks need: a shadow, what becomes of it, a reference."""
+        return self.kind == "shadow" or (self.kind != "score" and ("shadow:" in self.label or ", seed " in self.label))
+
+    @property
     def is_planned(self) -> bool:
         """Whether its key depends on what is still to be computed."""
         return self.key.startswith(PLANNED)
@@ -132,8 +136,12 @@ class Rehearsed:
         Checkpoints that the evaluator reads.
     parameters, model_bytes : int
         Of the network.
-    sites : int
-        How many there are.
+    sites, threads : int
+        How many there are, and torch threads of each at work.
+    network, precision, device : str
+        The network in a few words, and what the sites compute in and on.
+    held_models : int
+        Models that the ServerApp holds at once beside the sites' updates, about.
     fails : str
         Why the run would end before its last stage, as far as can be known; empty otherwise.
     doubts : tuple of str
@@ -147,6 +155,11 @@ class Rehearsed:
     parameters: int
     model_bytes: int
     sites: int
+    threads: int
+    network: str
+    precision: str
+    device: str
+    held_models: int
     fails: str = ""
     doubts: tuple[str, ...] = ()
 
@@ -170,13 +183,12 @@ def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -
     """
     sites = LocalSites(settings, home)
     facts = sites.describe()
+    precision, device = agreed(facts, "precision"), agreed(facts, "device-kind")
     federation = RehearsedFederation(settings, home, facts)
     workshop = RehearsedWorkshop(settings, StageStore(home / "stages", fresh_since), federation)
     evaluator = _Counting()
     fails = ""
-    walked = GroupExecutor(
-        settings, home, _NoFolder(home), sites, None, EventSink(None), evaluator, workshop=workshop
-    )
+    walked = GroupExecutor(settings, home, _NoFolder(home), sites, None, EventSink(None), evaluator, workshop=workshop)
     try:
         walked.execute()
     except RunFailed as error:
@@ -190,6 +202,11 @@ def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -
         parameters=sum(t.numel() for t in federation.shape.params.values()),
         model_bytes=_size(federation.shape),
         sites=len(facts),
+        threads=settings.threads,
+        network=f"{settings.model} in {precision} on {device}",
+        precision=precision,
+        device=device,
+        held_models=8 + 2 * settings.shadows,
         fails=fails,
         doubts=tuple(dict.fromkeys(federation.doubts)),
     )
@@ -308,8 +325,7 @@ class RehearsedFederation(Federation):
         return {site: epochs * self.meant(site, which, request, seed) for site in sorted(ask.sites)}
 
     def _challenge(self, name: str, request: str, seed: int, shadows: int) -> pd.DataFrame:
-        table, places = design_table(self.site(name), request, seed, shadows)
-        return table.assign(phi=0.0)
+        return design_table(self.site(name), request, seed, shadows)[0].assign(phi=0.0)
 
 
 class RehearsedWorkshop(Workshop):
