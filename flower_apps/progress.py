@@ -108,7 +108,9 @@ class Overall:
     def left(self, now: float) -> float:
         """Return the seconds left: what is predicted, corrected by how the finished stages kept to it."""
         pace = self._took / self._predicted if min(self._took, self._predicted) > TRUSTED else 1.0
-        begun = [(self._left[label][0] * pace, now - since) for label, since in self._on.items() if self._left.get(label)]
+        begun = [
+            (self._left[label][0] * pace, now - since) for label, since in self._on.items() if self._left.get(label)
+        ]
         spent = sum(min(predicted, elapsed) for predicted, elapsed in begun)
         return (pace * sum(map(sum, self._left.values())) - spent) / self._side_by_side
 
