@@ -20,8 +20,13 @@ def run(site: Site, call: Call) -> Reply:
     forgets it).
     """
     started = time.perf_counter()
-    shadows = asked(call.config, "shadows", int)
-    request, seed = request_of(call)
+    table, places = design_table(site, *request_of(call), asked(call.config, "shadows", int))
+    table.insert(3, "phi", _phi(site, call, places))
+    return scored(site, {"challenge": table}, started)
+
+
+def design_table(site: Site, request: str, seed: int, shadows: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return the table without phi, for which no model is needed, and where its records lie in the arrays."""
     design = site.challenge(request, seed, shadows)
     records = pd.Series(site.known("record", places := site.places(design.challenged)), dtype=str)
     columns = {name: column for column, name in enumerate(design.challenged)}
@@ -31,11 +36,10 @@ def run(site: Site, call: Call) -> Reply:
             "record": records,
             "site": site.name,
             "unlearned": records.isin(design.unlearned),
-            "phi": _phi(site, call, places),
             **{f"forgotten-{number}": forgotten[number] for number in range(shadows)},
         }
     )
-    return scored(site, {"challenge": table}, started)
+    return table, places
 
 
 def _phi(site: Site, call: Call, places: np.ndarray) -> np.ndarray:

@@ -13,20 +13,16 @@ import traceback
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
 
-from flower_apps import cli_life, cli_manifest
-from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, Tags, print_rows
+from flower_apps import cli_life, cli_manifest, cli_plan
+from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
 from flower_apps.interrupts import INTERRUPTED
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
-
-if TYPE_CHECKING:
-    from flower_apps.settings import GroupSettings
-
 
 app = typer.Typer(
     help="Federated unlearning for medical imaging: run the methods, score them against retraining.",
@@ -40,7 +36,7 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
-for part in (cli_manifest, cli_life):
+for part in (cli_manifest, cli_plan, cli_life):
     part.register(app)
 
 
@@ -80,6 +76,7 @@ def run(
     groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
+    from flower_apps.plan import budgets_of
 
     with _run_folder(root, out, "+".join(names)) as folder:
         code = run_experiments(
@@ -88,10 +85,11 @@ def run(
             out=folder,
             workers=workers,
             jobs=jobs,
-            gpus=_visible_gpus(groups) if gpus is None else gpus,
+            gpus=visible_gpus(groups) if gpus is None else gpus,
             json_output=as_json,
             fresh=fresh,
             manifest=path,
+            budgets=budgets_of(asked, names),
             report=any(asked.get(name).report for name in names) if report is None else report,
             experiments=names,
             sets=sets or [],
@@ -383,15 +381,6 @@ def _run_folder(home: Path, out: Path | None, name: str) -> Iterator[Path]:
         if not there and not (folder / "results.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _visible_gpus(groups: Sequence[GroupSettings]) -> int:
-    """Return the number of CUDA devices, 0 when no group could use one."""
-    if all(group.device in ("cpu", "mps") for group in groups):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from flower_apps.settings import GroupSettings
 
 Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -32,3 +35,12 @@ def print_rows(rows: Sequence[dict[str, Any]], table: Any, as_json: bool) -> Non
         from flower_apps.progress import table_console
 
         table_console().print(table)
+
+
+def visible_gpus(groups: Sequence[GroupSettings]) -> int:
+    """Return the number of CUDA devices, 0 when no group could use one."""
+    if all(group.device in ("cpu", "mps") for group in groups):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

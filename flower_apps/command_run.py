@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from evaluation.files import write_text
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.cluster import join_cluster, ray_address
+from flower_apps.control import usable_cores
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.gpu_memory import check_memory
 from flower_apps.lanes import Lanes, Means
-from flower_apps.launcher import usable_cores
 from flower_apps.lifetime import Lifetime
+from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.progress import Progress, table_console
 from flower_apps.runs import MANIFEST, RunFolder, group_id
 from flower_apps.schedule import expected_work
@@ -28,6 +29,9 @@ from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
 from strategies.events import EventSink
+
+LONGEST_PLAN = 60.0
+"""Seconds that a run spends on its plan at most."""
 
 
 def run_experiments(
@@ -42,6 +46,7 @@ def run_experiments(
     fresh: bool,
     manifest: Path | None,
     report: bool = False,
+    budgets: Mapping[str, Mapping[str, float]] | None = None,
     experiments: Sequence[str] = (),
     sets: Sequence[str] = (),
 ) -> int:
@@ -65,6 +70,8 @@ def run_experiments(
         Copied into the run folder.
     report : bool
         Write the run up at its end, below the run folder.
+    budgets : mapping of str to mapping of str to float, optional
+        By experiment; see `flower_apps.plan.check_plan`.
     experiments, sets : sequences of str
         What the groups came from, for the record.
 
@@ -72,6 +79,11 @@ def run_experiments(
     -------
     int
         0 when every group finished, 1 otherwise.
+
+    Raises
+    ------
+    BadInput
+        Before anything starts, for what cannot fit.
     """
     placed = [
         group.model_copy(update={"home": str(home), "out": str(out), "jobs": jobs, "fresh": fresh or group.fresh})
@@ -82,14 +94,19 @@ def run_experiments(
     asked |= {"jobs": jobs, "workers": workers, "gpus": gpus, "fresh": any(group.fresh for group in placed)}
     asked |= {"via": "lethe run", "evaluator": next((group.evaluator for group in groups), "")}
     run = RunFolder(out)
+    means = Means(jobs, workers, gpus, usable_cores())
     with Lifetime(run, asked, placed) as lifetime:
         if manifest is not None and manifest.is_file():
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
             split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
+        plan = _plan(placed, home, run, means, budgets or {})
         with Progress() as progress:
-            _run_all(placed, home, run, Means(jobs, workers, gpus, usable_cores()), progress, lifetime)
+            if plan is not None:
+                progress.say(plan.line(), "dim")
+                progress.expect(plan.left(), side_by_side=jobs)
+            _run_all(placed, home, run, means, progress, lifetime, plan)
         _show(out, json_output)
         if report and (out / "results.csv").exists():
             _write_up(out)
@@ -98,8 +115,33 @@ def run_experiments(
         return lifetime.exit_code
 
 
+def _plan(
+    groups: Sequence[GroupSettings],
+    home: Path,
+    run: RunFolder,
+    means: Means,
+    budgets: Mapping[str, Mapping[str, float]],
+) -> Plan | None:
+    """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
+    since = run.fresh_since if any(group.fresh for group in groups) else 0.0
+    workers = means.workers or max(1, means.cores // means.jobs)
+    plan = make_plan(
+        groups, home, jobs=means.jobs, workers=workers, gpus=means.gpus, fresh_since=since, limit=LONGEST_PLAN
+    )
+    if plan is not None:
+        check_plan(plan, budgets)
+        plan.write(run.path)
+    return plan
+
+
 def _run_all(
-    groups: Sequence[GroupSettings], home: Path, run: RunFolder, means: Means, progress: Progress, lifetime: Lifetime
+    groups: Sequence[GroupSettings],
+    home: Path,
+    run: RunFolder,
+    means: Means,
+    progress: Progress,
+    lifetime: Lifetime,
+    plan: Plan | None,
 ) -> None:
     """Run every group that the cache does not have; one that fails ends no other."""
     progress.say("looking into the cache", "dim")
@@ -126,11 +168,16 @@ def _run_all(
     def listener(group: GroupSettings) -> OnEvent:
         return progress.listener(names[group_id(group)])
 
-    Lanes(missing, means, expected_seconds, listener, ended, progress.say).run(home)
+    planned = dict(zip([found.group for found in plan.rehearsed], plan.group_seconds(), strict=True)) if plan else {}
+
+    def expected(group: GroupSettings) -> float:
+        return planned.get(group_id(group)) or roughly_expected(group)
+
+    Lanes(missing, means, expected, listener, ended, progress.say).run(home)
 
 
-def expected_seconds(group: GroupSettings) -> float:
-    """Return roughly how long a group takes."""
+def roughly_expected(group: GroupSettings) -> float:
+    """Return roughly how long a group takes, where there was no time for a plan."""
     partition = partition_of(group, Path(group.home))
     return expected_work(group, sum(len(records) for records in partition.train.values()))
 

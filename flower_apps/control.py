@@ -237,6 +237,11 @@ def _app_files(app_dir: Path) -> Iterator[tuple[str, bytes | Path]]:
                 yield path.relative_to(app_dir).as_posix(), path
 
 
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def visible_gpus() -> int:
     """Return how many GPUs Ray would find here."""
     from ray._private.accelerators import get_accelerator_manager_for_resource

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from flower_apps.control import usable_cores
 from flower_apps.places import ROOT
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def check_devices() -> Iterator[Check]:
 
 def check_processor() -> Iterator[Check]:
     """Report the usable cores and whether the CPU computes bf16 itself, where bf16-mixed is faster and not slower."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     yield Check("cores", "ok", f"{usable} usable of {os.cpu_count()}")
     from clients.worker import has_native_bf16
 

@@ -49,6 +49,8 @@ class GroupExecutor:
         Where progress goes.
     evaluator : Evaluator, optional
         Who scores; by default this process.
+    workshop : Workshop, optional
+        Finds stages or has them computed; by default with the cache of `home` and the federation.
     """
 
     def __init__(
@@ -60,13 +62,16 @@ class GroupExecutor:
         federation: Federation | None,
         events: EventSink,
         evaluator: Evaluator | None = None,
+        workshop: Workshop | None = None,
     ) -> None:
         self._settings, self._sites, self._events = settings, sites, events
         self._task = TASKS.get(settings.task)
         self._methods = {name: METHODS.get(name) for name in run_methods(settings)}
         self._configs = _configs(settings, self._methods)
-        store = StageStore(home / "stages", fresh_since=run.fresh_since if settings.fresh else 0.0)
-        self._workshop = Workshop(settings, store, federation, events, run.add_stage)
+        if workshop is None:
+            store = StageStore(home / "stages", fresh_since=run.fresh_since if settings.fresh else 0.0)
+            workshop = Workshop(settings, store, federation, events, run.add_stage)
+        self._workshop = workshop
         self._facts = sites.describe()
         check_backdoor(settings, self._facts)
         self._identity = Identity(settings, self._facts)

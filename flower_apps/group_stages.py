@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class GroupStages:
         self._settings, self._workshop, self._identity, self._facts = settings, workshop, identity, facts
         self._configs, self._schedule = configs, schedule
         self._task = TASKS.get(settings.task)
-        self._initial = cache(self._built_state)
+        self._initial = cache(partial(workshop.start, self._built_state))
 
     def original(self) -> Stage:
         """Return the original: trained on everything, or imported; raises `RunFailed` when it diverged."""
@@ -277,7 +277,7 @@ class GroupStages:
     def _history(self, name: str, original: Stage, rounds: Callable[[], Stage] | None) -> History | None:
         if rounds is not None and self.replays(name):
             original = rounds()
-        return History(original.history) if original.history.exists() else None
+        return self._workshop.history(original)
 
     def _stage(self, kind: str, label: str, parts: Mapping[str, Any], compute: Callable[[StageWork], Outcome]) -> Stage:
         return self._workshop.stage(kind, label, parts, compute, keep_history=self._settings.keep_histories)

@@ -373,7 +373,7 @@ def check_resources(federation: Mapping[str, Scalar]) -> None:
         Names the key to change and what there is.
     """
     cpus, gpus = (federation.get(f"client-resources-num-{kind}", 0) for kind in ("cpus", "gpus"))
-    there = int(federation.get("init-args-num-cpus") or usable_cores())
+    there = int(federation.get("init-args-num-cpus") or control.usable_cores())
     if not 1 <= int(cpus) <= there:
         remedy = "set it, or init-args-num-cpus for more workers than CPUs"
         raise BadInput("client-resources-num-cpus", cpus, f"from 1 to {there}, the CPUs of this machine", remedy)
@@ -384,11 +384,6 @@ def check_resources(federation: Mapping[str, Scalar]) -> None:
         if float(gpus) > there:
             remedy = "lower it, or set init-args-num-gpus for logical GPUs"
             raise BadInput("client-resources-num-gpus", gpus, f"up to {there}, the GPUs seen here", remedy)
-
-
-def usable_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _free_port() -> int:

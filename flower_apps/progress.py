@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +22,8 @@ Event = Mapping[str, Any]
 
 PLAIN_EVERY = 10.0
 """Seconds between two lines about the rounds of a stage where the output is no terminal."""
+TRUSTED = 10.0
+"""Seconds of finished stages after which their pace corrects what is left."""
 BAR_WIDTH = 20
 WIDE, NARROW = 100, 80
 """Columns of a terminal below which bars are half as wide, and below which there are none."""
@@ -73,6 +75,53 @@ class StageState:
         return max(pace * (self.rounds - self.done) - (now - self.round_started), 0.0)
 
 
+class Overall:
+    """How far a whole command is, by a plan of its stages.
+
+    Parameters
+    ----------
+    stages : sequence of (str, float)
+        Label and predicted seconds of every stage that is to be computed.
+    side_by_side : int
+        Runs at once.
+    """
+
+    def __init__(self, stages: Sequence[tuple[str, float]], side_by_side: int) -> None:
+        self._left: dict[str, list[float]] = {}
+        for label, seconds in stages:
+            self._left.setdefault(label, []).append(seconds)
+        self._count, self._side_by_side = len(stages), side_by_side
+        self._on: dict[str, float] = {}
+        self._done, self._predicted, self._took = 0, 0.0, 0.0
+
+    def start(self, label: str, now: float) -> None:
+        """Note that a stage has started."""
+        self._on[label] = now
+
+    def finish(self, label: str, now: float) -> None:
+        """Note that a stage has finished; one that nobody expected changes nothing."""
+        started = self._on.pop(label, now)
+        if expected := self._left.get(label):
+            self._predicted += expected.pop(0)
+            self._took += now - started
+            self._done += 1
+
+    def left(self, now: float) -> float:
+        """Return the seconds left: what is predicted, corrected by how the finished stages kept to it."""
+        pace = self._took / self._predicted if min(self._took, self._predicted) > TRUSTED else 1.0
+        begun = [
+            (self._left[label][0] * pace, now - since) for label, since in self._on.items() if self._left.get(label)
+        ]
+        spent = sum(min(predicted, elapsed) for predicted, elapsed in begun)
+        return (pace * sum(map(sum, self._left.values())) - spent) / self._side_by_side
+
+    def told(self, now: float) -> str:
+        """Return "12 of 134 stages, about 8:20 left"; empty where nothing was expected, and once all is done."""
+        if not any(self._left.values()):
+            return ""
+        return f"{self._done} of {self._count} stages, about {clock(self.left(now))} left"
+
+
 class Progress:
     """Shows runs as they go: live on a terminal, plain lines with the time elsewhere; a context manager.
 
@@ -91,6 +140,7 @@ class Progress:
         self._stages: dict[tuple[str, str, str], StageState] = {}
         self._waits: dict[str, tuple[str, float]] = {}
         self._metrics: dict[str, str] = {}
+        self._overall = Overall([], 1)
         self._spinner = Spinner("dots", style="cyan")
         self._lock = threading.RLock()
         self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=5, transient=True)
@@ -121,6 +171,10 @@ class Progress:
         """Show nothing of a run any more."""
         with self._lock:
             self._drop(run)
+
+    def expect(self, stages: Sequence[tuple[str, float]], *, side_by_side: int = 1) -> None:
+        """Say what is to come: label and predicted seconds of every stage, and how many runs go side by side."""
+        self._overall = Overall(stages, side_by_side)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above what is live."""
@@ -165,6 +219,7 @@ class Progress:
         key = (run, str(event.get("stage")), str(event["label"]))
         kind = event["kind"]
         if kind == "stage-finished":
+            self._overall.finish(key[2], now)
             if (stage := self._stages.pop(key, None)) is not None:
                 self._finish(stage, str(event.get("status", "ok")), now)
                 if not any(other == run for other, _, _ in self._stages):
@@ -177,6 +232,7 @@ class Progress:
             self._stages[key].metric_name = self._metrics.get(run, "metric")
             if not self._console.is_terminal and self._stages[key].rounds > 1:
                 self._print(Text(), f"{self._stages[key].name}: started{_of_rounds(self._stages[key])}", now)
+            self._overall.start(key[2], now)
         stage = self._stages[key]
         if kind == "round-started":
             stage.rounds = max(stage.rounds, int(event.get("rounds") or event["round"]))
@@ -204,7 +260,8 @@ class Progress:
         parts = [_of_rounds(stage).removeprefix(", "), *_figures(stage), clock(now - stage.started)]
         text = f"{stage.name}: {', '.join(part for part in parts if part)}"
         if status == "ok":
-            self._print(Text.assemble(("✓ ", "green"), text), f"{text}, done", now)
+            overall = f" ({told})" if (told := self._overall.told(now)) else ""
+            self._print(Text.assemble(("✓ ", "green"), text), f"{text}, done{overall}", now)
         else:
             self._print(Text.assemble(("! ", "yellow"), text, (f", {status}", "yellow")), f"{text}, {status}", now)
 
@@ -235,7 +292,8 @@ class Progress:
                 for run, (what, since) in self._waits.items()
                 if now - since >= 0.5
             ]
-        return Group(*lines, *waits)
+            overall = [Text(f"  {told}", style="dim")] if (told := self._overall.told(now)) else []
+        return Group(*lines, *waits, *overall)
 
     def _stage_lines(self, now: float) -> list[Table]:
         """Return the live stages as one table; names give way on a narrow terminal."""

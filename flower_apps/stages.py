@@ -172,6 +172,12 @@ class StageStore:
             return None
         return Stage(folder, record) if current and whole else None
 
+    def begun(self, kind: str, key: str) -> Path | None:
+        """Return the folder of half-done work that the next try would go on from; None when there is none."""
+        work = self.root / ".work" / f"{kind}-{key}"
+        started = work / "started"
+        return work if started.exists() and started.stat().st_mtime >= self._fresh_since else None
+
     @contextmanager
     def claim(
         self, kind: str, parts: Mapping[str, Any], waiting: Callable[[str], None] = lambda _: None

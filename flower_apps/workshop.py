@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,8 @@ from flower_apps.stages import Stage, StageStore, StageWork, stage_key
 from strategies.base import Outcome
 from strategies.events import EventSink
 from strategies.federation import Federation
+from strategies.history import History
+from unlearning.state import State
 
 
 class MissingStage(LookupError):
@@ -105,7 +108,16 @@ class Workshop:
                 keep_history=keep_history,
                 rounds=outcome.rounds,
                 notes=list(outcome.notes),
+                dataset=self._settings.dataset,
             )
+
+    def start(self, build: Callable[[int], State], seed: int) -> State:
+        """Return the initial weights of a seed, as `build` makes them."""
+        return build(seed)
+
+    def history(self, stage: Stage) -> History | None:
+        """Return the recorded rounds of a stage; None when none were kept."""
+        return History(stage.history) if stage.history.exists() else None
 
     def find(self, kind: str, parts: Mapping[str, Any]) -> Stage | None:
         """Return a complete stage; None when the cache lacks it."""
@@ -125,11 +137,13 @@ class Workshop:
             if isinstance(found, Stage):
                 return _read(found)
             self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
+            started = time.monotonic()
             pieces = ask()
             tables = {name: pd.concat([piece[name] for piece in pieces], ignore_index=True) for name in pieces[0]}
             for name, table in tables.items():
                 table.to_parquet(found.folder / f"{name}.parquet", index=False)
-            found.commit()
+            cost = {"seconds": time.monotonic() - started, "records": max(map(len, tables.values()))}
+            found.commit(cost=cost, conditions=self._conditions(), dataset=self._settings.dataset)
             self._events.emit("stage-finished", stage=kind, label=label, status="ok")
             return tables
 

@@ -107,7 +107,7 @@ class FedCare(UnlearningStrategy):
         if self.config.ref != "server-grad":
             return self._ascent(round_, {})
         if round_ % 2:
-            config = self.step_config(round_, "retain")
+            config = {**self.step_config(round_, "retain"), "epochs": 1}
             return Ask("retained_gradient", self.request.retain_holders, config, weight_key="num-retain")
         return self._ascent(round_, {"reference": State(self._gradient, {}, {})})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message, RecordDict
@@ -25,6 +25,7 @@ from strategies.wire import (
 if TYPE_CHECKING:
     from flwr.supercore.run import Run
 
+    from strategies.rounds import Ask
     from unlearning.state import State
 
 
@@ -61,6 +62,10 @@ class Federation:
     def sites(self) -> tuple[str, ...]:
         """Return the site names, sorted."""
         return self.roster.sites
+
+    def rehearse(self, ask_for: Callable[[int], Ask], state: State, rounds: int) -> State | None:
+        """Return what stands for the model after rounds that are only planned; None here, where they are run."""
+        return None
 
     def ask(
         self,

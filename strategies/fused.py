@@ -173,7 +173,8 @@ class Fused(UnlearningStrategy):
 
     @property
     def _chosen(self) -> tuple[Layer, ...]:
-        return critical_layers(self.layers, self._scores, self.config.layer_share)
+        scores = self._scores or dict.fromkeys((layer.name for layer in self.layers), 0.0)
+        return critical_layers(self.layers, scores, self.config.layer_share)
 
     # ------------------------------------------------------------------ the adapters
     def _masks(self, base: State, layers: Sequence[Layer]) -> Tensors:

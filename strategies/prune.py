@@ -74,9 +74,8 @@ class Prune(UnlearningStrategy):
         """Ask every site that has records for its activations."""
         sites = tuple(sorted({*self.request.retain_holders, *self.request.forget_holders}))
         names = [layer.name for layer in self._prunable]
-        return Ask(
-            "activations", sites, {**self.step_config(round_, "both"), "layers": names}, weight_key="num-examples"
-        )
+        config = {**self.step_config(round_, "both"), "epochs": 1, "layers": names}
+        return Ask("activations", sites, config, weight_key="num-examples")
 
     def merge(self, round_: int, state: State, contributions: Sequence[Contribution]) -> Merged:
         """Score the channels on the activations of all sites together, and zero the highest."""

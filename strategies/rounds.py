@@ -210,6 +210,8 @@ class RecordedRounds(Strategy):
         """
         self._rounds = rounds
         self.begin(state)
+        if (planned := self.federation.rehearse(self.ask_for, state, rounds)) is not None:
+            return Outcome(state=planned, rounds=rounds)
         current = self._resume(state)
         self._tell("stage-started", rounds=rounds, round=self._offset)
         if self._offset < rounds and self._status == "ok":

@@ -58,7 +58,8 @@ class Dampening(UnlearningStrategy):
     def ask_for(self, round_: int) -> Ask:
         """Ask every site that has records, the departing one for the last time."""
         sites = tuple(sorted({*self.request.retain_holders, *self.request.forget_holders}))
-        return Ask(self.op, sites, {**self.step_config(round_, "both"), **self.own_config()}, weight_key="num-examples")
+        config = {**self.step_config(round_, "both"), "epochs": 1, **self.own_config()}
+        return Ask(self.op, sites, config, weight_key="num-examples")
 
     def own_config(self) -> Mapping[str, Scalar]:
         """Return what this method adds to the message."""

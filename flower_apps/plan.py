@@ -1,0 +1,436 @@
+"""`lethe plan`: what experiments need before anything starts, what of it is there, and whether the rest fits."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flower_apps.control import usable_cores
+from flower_apps.manifest import Manifest
+from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
+from flower_apps.rehearsal import PlannedStage, Rehearsed, rehearse
+from flower_apps.runs import group_id
+from flower_apps.settings import GroupSettings
+from partitions.errors import BadInput
+
+FILE = "plan.json"
+"""In a run folder."""
+FLOWER_BYTES = 1.3e9
+"""Memory of a Flower run beside its workers: SuperLink, Ray, ServerApp; measured (docs/plan.md)."""
+WORKER_BYTES = 0.55e9
+"""Memory of a worker beside its models; measured (docs/plan.md)."""
+WORKER_MODELS = 10
+"""Models that a worker holds: weights, gradients, momentum, what came and what goes, a teacher."""
+NOTHING = "nothing:"
+"""Begins the layout of a data set that has no files."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage of a plan.
+
+    Attributes
+    ----------
+    stage : PlannedStage
+        What it is.
+    groups : tuple of str
+        Ids of the groups that take it.
+    seconds : float
+        Predicted wall time; 0 where it is cached.
+    """
+
+    stage: PlannedStage
+    groups: tuple[str, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `lethe plan --json` and ``plan.json`` say of it."""
+        stage, work = self.stage, self.stage.work
+        return {
+            "kind": stage.kind,
+            "label": stage.label,
+            "key": None if stage.is_planned else stage.key,
+            "group": stage.group,
+            "groups": list(self.groups),
+            "cached": stage.cached,
+            "seconds": round(self.seconds, 2),
+            "rounds_left": len(work.left),
+            "examples": work.examples,
+            "records": work.records,
+            "messages": work.messages,
+            "disk_bytes": stage.kept,
+        }
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What some groups need.
+
+    Attributes
+    ----------
+    stages, cached, shared : int
+        Stages, those in the cache, and those that several groups take; each counts once.
+    computing : float
+        Predicted seconds of all stages that are left, one after the other.
+    wall : float
+        Predicted seconds with the jobs and workers of the plan, starts and scoring included.
+    runs : int
+        Flower runs: groups that share an original are one; those with everything in the cache need none.
+    models : int
+        Shadow federations, references and what methods make of shadows, among the stages that are left.
+    disk_kept, disk_peak : int
+        Bytes that stay, and the most there is at once.
+    memory : int
+        Bytes at once.
+    """
+
+    stages: int
+    cached: int
+    shared: int
+    computing: float
+    wall: float
+    runs: int
+    models: int
+    disk_kept: int
+    disk_peak: int
+    memory: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return {
+            "stages": self.stages,
+            "cached": self.cached,
+            "shared": self.shared,
+            "seconds": round(self.computing, 1),
+            "wall_seconds": round(self.wall, 1),
+            "flower_runs": self.runs,
+            "shadow_models": self.models,
+            "disk_kept_bytes": self.disk_kept,
+            "disk_peak_bytes": self.disk_peak,
+            "memory_bytes": self.memory,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What experiments need.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        Every stage once, in order of first use.
+    rehearsed : tuple of Rehearsed
+        What was found for each group.
+    names : mapping of str to str
+        Experiment by group id.
+    rates : mapping of str to Rates
+        By group id.
+    home : Path
+        LETHE_HOME.
+    jobs, workers : int
+        Flower runs side by side; sites at work at once in each.
+    cores : int
+        That the runs may use.
+    disk_free, memory_there : int
+        Bytes free below the home, and of the machine.
+    """
+
+    steps: tuple[Step, ...]
+    rehearsed: tuple[Rehearsed, ...]
+    names: Mapping[str, str]
+    rates: Mapping[str, Rates]
+    home: Path
+    jobs: int
+    workers: int
+    cores: int
+    disk_free: int
+    memory_there: int
+
+    def group_seconds(self) -> list[float]:
+        """Return the predicted seconds of each group, in order; a shared stage counts for the first that takes it."""
+        own: dict[str, float] = defaultdict(float)
+        for step in self.steps:
+            own[step.stage.group] += step.seconds
+        return [own[found.group] + found.submissions * EVALUATED for found in self.rehearsed]
+
+    def needed(self, experiment: str | None = None) -> Needed:
+        """Return what all groups need, or those of one experiment."""
+        chosen = [found for found in self.rehearsed if experiment in (None, self.names[found.group])]
+        ids = {found.group for found in chosen}
+        steps = [step for step in self.steps if ids.intersection(step.groups)]
+        left = [step for step in steps if not step.stage.cached]
+        runs: dict[str, float] = defaultdict(float)
+        read = 0.0
+        seen: set[int] = set()
+        for found in chosen:
+            mine = [n for n, step in enumerate(steps) if not step.stage.cached and found.group in step.groups]
+            spent = sum(steps[number].seconds for number in mine if number not in seen)
+            seen.update(mine)
+            if mine:
+                runs[found.original] += spent + found.submissions * EVALUATED
+            else:
+                read += found.submissions * EVALUATED
+        side_by_side = min(self.jobs, len(runs)) or 1
+        return Needed(
+            stages=len(steps),
+            cached=len(steps) - len(left),
+            shared=sum(len(step.groups) > 1 for step in steps),
+            computing=sum(step.seconds for step in left),
+            wall=read + packed([START + seconds for seconds in runs.values()], side_by_side) * self._crowding,
+            runs=len(runs),
+            models=sum(step.stage.for_attacks for step in left),
+            disk_kept=sum(step.stage.kept for step in left),
+            disk_peak=sum(step.stage.kept for step in left) + side_by_side * _passing([step.stage for step in left]),
+            memory=side_by_side * max((self._memory(found) for found in chosen), default=0) if runs else 0,
+        )
+
+    @property
+    def _crowding(self) -> float:
+        """How much slower everything is where more threads want to work than there are cores."""
+        busy = max((found.threads for found in self.rehearsed if found.device == "cpu"), default=0) * self.workers
+        return max(1.0, min(self.jobs, len(self.rehearsed)) * busy / self.cores)
+
+    def _memory(self, found: Rehearsed) -> int:
+        workers = min(self.workers, found.sites)
+        server = (found.held_models + 3 * found.sites) * found.model_bytes
+        return int(FLOWER_BYTES + server + workers * (WORKER_BYTES + WORKER_MODELS * found.model_bytes))
+
+    @property
+    def fails(self) -> list[str]:
+        """One line for each group that would end early."""
+        return [
+            f"{self.names[found.group]} {found.group[:4]}: {found.fails}" for found in self.rehearsed if found.fails
+        ]
+
+    @property
+    def doubts(self) -> list[str]:
+        """What could not be planned exactly, without repeats."""
+        return list(dict.fromkeys(doubt for found in self.rehearsed for doubt in found.doubts))
+
+    @property
+    def basis(self) -> list[str]:
+        """What the predicted times stand on, by network and what it computes in, without repeats."""
+        return list(dict.fromkeys(f"{found.network}: {self.rates[found.group].basis}" for found in self.rehearsed))
+
+    def left(self) -> list[tuple[str, float]]:
+        """Return label and predicted seconds of every stage that is to be computed and will be told of."""
+        left = [step for step in self.steps if not step.stage.cached]
+        silent = [step for step in left if step.stage.kind == "shadow" and not step.stage.work.rounds]
+        return [(step.stage.label, step.seconds) for step in left if step not in silent]
+
+    def line(self) -> str:
+        """Say it in one line, for example "134 stages, 40 of them cached, about 12 min"."""
+        needed = self.needed()
+        if needed.cached == needed.stages:
+            return f"{needed.stages} stages, all of them cached"
+        cached = f", {needed.cached} of them cached" if needed.cached else ""
+        return f"{needed.stages} stages{cached}, about {in_words(needed.wall)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it; also the contents of ``plan.json``."""
+        return {
+            "created": time.time(),
+            "jobs": self.jobs,
+            "workers": self.workers,
+            "totals": self.needed().to_json(),
+            "experiments": {name: self.needed(name).to_json() for name in dict.fromkeys(self.names.values())},
+            "disk_free_bytes": self.disk_free,
+            "memory_there_bytes": self.memory_there,
+            "basis": self.basis,
+            "fails": self.fails,
+            "doubts": self.doubts,
+            "stages": [step.to_json() for step in self.steps],
+        }
+
+    def write(self, run: Path) -> None:
+        """Write ``plan.json`` into a run folder, in one step."""
+        temporary = run / f".{FILE}.tmp"
+        temporary.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        temporary.replace(run / FILE)
+
+
+def make_plan(
+    groups: Sequence[GroupSettings],
+    home: Path,
+    *,
+    jobs: int = 1,
+    workers: int = 1,
+    gpus: int = 0,
+    fresh_since: float = 0.0,
+    limit: float = math.inf,
+) -> Plan | None:
+    """Walk groups through and predict what they take.
+
+    Parameters
+    ----------
+    groups : sequence of GroupSettings
+        Their data sets must be there; see `check_fetched`.
+    home : Path
+        LETHE_HOME.
+    jobs, workers : int
+        Flower runs side by side; sites at work at once in each.
+    gpus : int
+        That the sites of a run share; a guessed rate is of one that nobody shares.
+    fresh_since : float
+        Stages older than this (seconds since the epoch) count as absent; 0 uses everything.
+    limit : float
+        Seconds after which it gives up and returns None.
+    """
+    started = time.monotonic()
+    measured = read_measured(home / "stages")
+    rehearsed: list[Rehearsed] = []
+    names: dict[str, str] = {}
+    rates: dict[str, Rates] = {}
+    stages: dict[tuple[str, str], PlannedStage] = {}
+    takers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for group in groups:
+        if time.monotonic() - started > limit:
+            return None
+        found = rehearse(group, home, fresh_since=fresh_since)
+        rehearsed.append(found)
+        names[found.group] = group.name
+        rates[found.group] = rates_of(
+            group,
+            precision=found.precision,
+            device=found.device,
+            parameters=found.parameters,
+            model_bytes=found.model_bytes,
+            measured=measured,
+        )
+        for stage in found.stages:
+            stages.setdefault((stage.kind, stage.key), stage)
+            takers[stage.kind, stage.key].append(found.group)
+    at_once = {
+        found.group: max(1, min(workers, found.sites, workers if rates[found.group].stages else gpus or workers))
+        for found in rehearsed
+    }
+    steps = [
+        Step(stage, tuple(takers[about]), rates[stage.group].seconds(stage, at_once[stage.group]))
+        for about, stage in stages.items()
+    ]
+    return Plan(
+        steps=tuple(steps),
+        rehearsed=tuple(rehearsed),
+        names=names,
+        rates=rates,
+        home=home,
+        jobs=jobs,
+        workers=workers,
+        cores=usable_cores(),
+        disk_free=shutil.disk_usage(_nearest(home)).free,
+        memory_there=psutil.virtual_memory().total,
+    )
+
+
+def expected_seconds(groups: Sequence[GroupSettings], home: Path) -> list[float]:
+    """Return the predicted seconds of each group, to start the longest first; a shared stage counts once."""
+    plan = make_plan(groups, home, workers=max([1, *(group.workers for group in groups)]))
+    assert plan is not None, "without a limit it does not give up"
+    seconds = dict(zip((found.group for found in plan.rehearsed), plan.group_seconds(), strict=True))
+    return [seconds[group_id(group)] for group in groups]
+
+
+def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    """Refuse what cannot fit; raises `BadInput` with the numbers and what to change.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is to be done.
+    budgets : mapping of str to mapping of str to float
+        By experiment: ``hours``, ``disk-gb`` and ``memory-gb``, each at most; what is absent has no limit.
+    """
+    needed = plan.needed()
+    if needed.disk_peak > plan.disk_free:
+        raise BadInput(
+            "disk",
+            in_bytes(needed.disk_peak),
+            f"what fits: {in_bytes(plan.disk_free)} are free at {plan.home}",
+            f"{_smaller(plan)}, free some, or use another LETHE_HOME",
+        )
+    if needed.memory > plan.memory_there:
+        raise BadInput(
+            "memory",
+            in_bytes(needed.memory),
+            f"what fits: this machine has {in_bytes(plan.memory_there)}",
+            f"use fewer workers (--workers, now {plan.workers}) or jobs (--jobs, now {plan.jobs})",
+        )
+    for name, budget in (budgets or {}).items():
+        own = plan.needed(name)
+        for key, value, remedy in (
+            ("hours", own.wall / 3600, "use fewer methods, requests, seeds or shadows, a smaller cap, or more workers"),
+            ("disk-gb", own.disk_peak / 1e9, _smaller(plan)),
+            ("memory-gb", own.memory / 1e9, "use fewer workers or jobs"),
+        ):
+            if key in budget and value > float(budget[key]):
+                text = f"at most {budget[key]:g}, which {name} sets itself as its budget"
+                raise BadInput(f"{name}.budget.{key}", f"{value:.2f}", text, f"{remedy}, or raise the budget")
+
+
+def check_fetched(groups: Sequence[GroupSettings], home: Path) -> None:
+    """Refuse data sets that are not here: a plan fetches nothing. Raises `BadInput`."""
+    from flower_apps.explain import is_fetched
+    from partitions.catalogue import DATASETS
+
+    for name in dict.fromkeys(group.dataset for group in groups):
+        nothing_to_fetch = DATASETS.get(name).layout.startswith(NOTHING)
+        if not nothing_to_fetch and not is_fetched(name, home):
+            allowed = f"a data set that is at {home / 'data'}: a plan counts its records"
+            raise BadInput("dataset", name, allowed, f"fetch it with `lethe data fetch {name}`")
+
+
+def packed(seconds: Sequence[float], side_by_side: int) -> float:
+    """Return how long tasks take that are started longest first, so many at once."""
+    ends = [0.0] * max(side_by_side, 1)
+    for one in sorted(seconds, reverse=True):
+        first = ends.index(min(ends))
+        ends[first] += one
+    return max(ends)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def in_bytes(size: float) -> str:
+    """Return a size: "3.2 GB", "410 MB"."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _smaller(plan: Plan) -> str:
+    """Say what of the settings takes the disk."""
+    histories = sum(step.stage.kept for step in plan.steps if step.stage.kind == "train")
+    shadows = any(step.stage.kind == "shadow" for step in plan.steps)
+    kept = "keep less of the histories (history-half: true, history-every: 2)" if histories else "use fewer methods"
+    return f"{kept}{', fewer shadows' if shadows else ''}, a smaller model, fewer rounds"
+
+
+def _passing(stages: Sequence[PlannedStage]) -> int:
+    """Return what one run has on the disk for a while: the rounds of a shadow, and those of the stage at work."""
+    shadows = [stage.passing for stage in stages if stage.kind == "shadow"]
+    others = [stage.passing for stage in stages if stage.kind != "shadow"]
+    return max(shadows, default=0) + max(others, default=0)
+
+
+def _nearest(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def budgets_of(manifest: Manifest, names: Sequence[str]) -> dict[str, Mapping[str, float]]:
+    """Return the budget of each experiment that has one."""
+    found = {name: getattr(manifest.get(name), "budget", None) for name in names}
+    return {name: budget for name, budget in found.items() if budget}

@@ -1,0 +1,166 @@
+"""A plan and the run it predicts are one: the same stages, keys, rounds and records, kind by kind."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from in_process import Killed, kill_at, run_group
+
+from flower_apps.plan import Plan, expected_seconds, make_plan
+from flower_apps.rehearsal import Rehearsed, rehearse
+from flower_apps.runs import stages_of
+from flower_apps.settings import GroupSettings
+from partitions.errors import RunFailed
+
+SMALL = {
+    "name": "small",
+    "dataset": "digits",
+    "cap": 30,
+    "split": "dirichlet",
+    "sites": 3,
+    "alpha": 10.0,
+    "holdout": 0.4,
+    "rounds": 2,
+    "local-epochs": 1,
+    "batch-size": 16,
+    "lr": 0.05,
+    "methods": "federaser,fedquit",
+    "preset": "safe",
+    "unlearn-epochs": 1,
+    "recovery-rounds": 1,
+    "recovery-epochs": 1,
+    "requests": "client:site-1",
+    "device": "cpu",
+}
+
+
+def small(home: Path, **changes: object) -> GroupSettings:
+    named = {key.replace("_", "-"): value for key, value in changes.items()}
+    return GroupSettings.parse({**SMALL, "home": str(home), **named})
+
+
+def kinds(found: Rehearsed, *, cached: bool | None = None) -> Counter[str]:
+    return Counter(stage.kind for stage in found.stages if cached in (None, stage.cached))
+
+
+def planned(settings: GroupSettings, home: Path) -> Plan:
+    plan = make_plan([settings], home)
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shadows": 2, "relearn_epochs": 1, "features": 4, "methods": "federaser"},
+        {
+            "requests": "client:site-1 > class:3",
+            "methods": "federaser,fused",
+            "backdoor_site": "site-1",
+            "history_every": 2,
+            "fraction_train": 0.7,
+        },
+    ],
+    ids=["attacks", "sequence"],
+)
+def test_what_is_planned_is_what_is_computed(tmp_path: Path, changes: dict[str, object]) -> None:
+    home, out = tmp_path / "home", tmp_path / "run"
+    settings = small(home, **changes)
+    before = rehearse(settings, home)
+    assert not before.fails
+    assert not before.doubts
+    assert not kinds(before, cached=True)
+    assert not (home / "stages").exists(), "a plan writes nothing"
+
+    grid = run_group(settings, home, out)
+    computed = {tuple(line.split("/")) for line in stages_of(out)}
+    assert kinds(before) == Counter(kind for kind, _ in computed)
+    known = {(stage.kind, stage.key) for stage in before.stages if not stage.is_planned}
+    assert known <= computed
+    assert {kind for kind, _ in computed - known} <= {"score", "relearn"}, "only what stands on weights has no key yet"
+
+    sent = sum(count for kind, count in grid.sent.items() if kind.startswith("train."))
+    assert sum(stage.work.messages for stage in before.stages if stage.kind != "score") == sent
+    for stage in before.stages:
+        record = home / "stages" / stage.kind / stage.key / "stage.json"
+        if stage.work.rounds and record.exists():
+            cost = json.loads(record.read_text())["cost"]
+            assert stage.work.examples == cost["client_examples"], stage.label
+
+    after = rehearse(settings, home)
+    assert not kinds(after, cached=False)
+    assert kinds(after) == kinds(before) - Counter(shadow=settings.shadows), "the rounds of shadows are let go"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    run_group(small(home, methods="fedquit"), home, tmp_path_factory.mktemp("run"))
+    return home
+
+
+def test_another_method_finds_everything_that_others_share(done: Path) -> None:
+    more = rehearse(small(done, methods="fedquit,ga"), done)
+    assert kinds(more, cached=False) == {"unlearn": 1, "recover": 1, "score": 2}
+
+
+def test_an_interrupted_training_is_planned_from_where_it_stopped(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    settings = small(home)
+    whole = planned(settings, home)
+    with pytest.raises(Killed):
+        run_group(settings, home, tmp_path / "run", before=kill_at("train.train", 4))
+    rest = planned(settings, home)
+    assert [len(plan.steps[0].stage.work.left) for plan in (whole, rest)] == [2, 1]
+    assert rest.steps[0].seconds == pytest.approx(whole.steps[0].seconds / 2)
+    assert len(rest.steps[0].stage.work.rounds) == 2, "methods that replay it see all of them"
+
+
+def test_a_sequence_starts_every_step_where_the_last_one_ended(tmp_path: Path) -> None:
+    found = rehearse(small(tmp_path, requests="client:site-1 > class:3", methods="fedquit"), tmp_path)
+    assert kinds(found) == {"train": 1, "retrain": 2, "unlearn": 4, "recover": 6, "score": 6 + 7}
+
+
+def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:
+    groups = [small(tmp_path, recovery_rounds=count) for count in (1, 2)]
+    plan = make_plan(groups, tmp_path, jobs=2)
+    assert plan is not None
+    train = plan.steps[0]
+    assert train.stage.kind == "train"
+    assert len(train.groups) == 2
+    needed = plan.needed()
+    assert needed.runs == 1, "cells that share an original are one Flower run"
+    assert needed.stages == sum(len(found.stages) for found in plan.rehearsed) - needed.shared
+    first, second = expected_seconds(groups, tmp_path)
+    assert first > second, "the training counts for the first that needs it"
+
+
+def test_a_plan_made_from_measured_stages_says_from_how_many(done: Path, tmp_path: Path) -> None:
+    assert "guess" in planned(small(tmp_path), tmp_path).basis[0]
+    measured = planned(small(done, methods="fedquit", train_seed=1), done)
+    assert measured.basis[0].startswith("cnn in 32-true on cpu: 5 stages measured, the last today")
+    assert all(step.seconds > 0 for step in measured.steps if step.stage.work.examples)
+
+
+def test_a_cached_original_that_diverged_is_told_before_the_run(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    settings = small(home, lr=1e6)
+    with pytest.raises(RunFailed):
+        run_group(settings, home, tmp_path / "run")
+    plan = planned(settings, home)
+    assert "diverged" in plan.fails[0]
+
+
+def test_the_plan_in_a_run_folder_lists_every_stage(tmp_path: Path) -> None:
+    plan = planned(small(tmp_path), tmp_path)
+    plan.write(tmp_path)
+    told = json.loads((tmp_path / "plan.json").read_text())
+    assert len(told["stages"]) == told["totals"]["stages"]
+    assert {"kind", "label", "key", "group", "cached", "seconds"} <= told["stages"][0].keys()
+    scores = [stage for stage in told["stages"] if stage["kind"] == "score"]
+    assert scores
+    assert all(stage["key"] is None for stage in scores), "the weights are not known yet"
+    assert plan.line().startswith(f"{len(plan.steps)} stages, about ")
