@@ -6,14 +6,16 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.control import Scalar
+from flower_apps.depot import check_depot
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.launcher import Launcher
@@ -70,6 +72,7 @@ def run_experiments(
         for group in groups
     ]
     for group in placed:
+        check_depot(group, home)
         partition_of(group, home)  # refuses an impossible split, and fetches and prepares once, before anything starts
     run = RunFolder(out)
     if manifest is not None and manifest.is_file():
@@ -117,11 +120,24 @@ def _read_cached(group: GroupSettings, home: Path, run: RunFolder, progress: Pro
     run.add_group(group_id(group), group.to_run_config())
     try:
         with scoring(group, run.path, progress.say) as evaluator:
-            GroupExecutor(group, home, run, LocalSites(group, home), None, EventSink(None), evaluator).execute()
+            GroupExecutor(group, home, run, LocalSites(group, home), None, _Notes(progress.say), evaluator).execute()
     except MissingStage:
         return False
     progress.say(f"{group.name}: everything is in the cache")
     return True
+
+
+class _Notes(EventSink):
+    """Passes notes on and drops all other events."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(None)
+        self._say = say
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Pass a note on."""
+        if kind == "note":
+            self._say(str(fields["text"]))
 
 
 def _submit(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
 from clients.catalogue import TASKS
 from evaluation.evaluator import Evaluator, InProcess
 from flower_apps.cases import Arm, Case
+from flower_apps.depot import stage_depot
 from flower_apps.group_stages import GOLD, GroupStages
 from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
@@ -67,7 +69,9 @@ class GroupExecutor:
         self._task = TASKS.get(settings.task)
         self._methods = {name: METHODS.get(name) for name in _method_names(settings)}
         self._configs = _configs(settings, self._methods)
-        store = StageStore(home / "stages", fresh_since=run.created if settings.fresh else 0.0)
+        self._depot = stage_depot(settings, home, lambda text: events.emit("note", text=text))
+        fresh_since = run.created if settings.fresh else 0.0
+        store = StageStore(home / "stages", fresh_since=fresh_since, depot=self._depot)
         self._workshop = Workshop(settings, store, federation, events, run.add_stage)
         self._facts = sites.describe()
         check_backdoor(settings, self._facts)
@@ -80,6 +84,10 @@ class GroupExecutor:
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
+        with self._depot or nullcontext():
+            self._execute()
+
+    def _execute(self) -> None:
         self._events.emit("task", metric=self._task.metric_name)
         sequences = self._sequences()
         original = Arm("original", "", {}, {"trained": self._stages.original()})
