@@ -307,8 +307,8 @@ def problem_of(folder: Path, kind: str, key: str) -> str:
 def _make_visible(folder: Path, target: Path) -> None:
     """Flush a complete stage to the disk and rename it to where stages are looked for."""
     _sync_folder(folder)
-    if target.exists():
-        _discard(target)
+    with suppress(FileNotFoundError):
+        _discard(target)  # an older one, or what is left of one
     target.parent.mkdir(parents=True, exist_ok=True)
     folder.rename(target)
 

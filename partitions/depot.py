@@ -243,7 +243,7 @@ class Depot:
             if "/" in folder:
                 self._do(self._made, folder)
         if self._do(write, *arguments) is None:
-            raise DepotFailed(f"{there} cannot be made")
+            raise DepotFailed(f"{there} cannot be made: its bucket or folder is not there")
 
     def _made(self, folder: str) -> None:
         with suppress(FileExistsError):
