@@ -16,9 +16,9 @@ import pandas as pd
 from clients.catalogue import OPERATIONS
 from clients.worker import Device, Worker, WorkerSettings, open_worker, resolve_device, resolve_precision
 from partitions.backdoor import Backdoor, Triggered
-from partitions.catalogue import DATASETS
 from partitions.difficulty import class_counts
 from partitions.errors import BadInput, unknown_name
+from partitions.loading import load_data
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.records import LoadedData
 from partitions.requests import Selection, parse_request, select
@@ -38,6 +38,8 @@ class SiteSettings:
     ----------
     home : Path
         LETHE_HOME of this machine.
+    depot : str
+        URL of a depot that has the data set, should it not be here; empty: none.
     dataset, cap, split : str, int, SplitSpec
         Which records there are, and how they are spread over the sites.
     task, model, precision, channels_last, threads, device
@@ -67,6 +69,7 @@ class SiteSettings:
     threads: int = 1
     device: Device = "auto"
     backdoor: Backdoor | None = None
+    depot: str = ""
 
 
 @dataclass(frozen=True)
@@ -357,7 +360,7 @@ def open_site(
     BadInput
         When the partition has no such site.
     """
-    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split)
+    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split, settings.depot)
     chosen = name or _name_of(partition, partition_id)
     if chosen not in partition.sites:
         raise unknown_name("site", chosen, partition.sites)
@@ -368,13 +371,13 @@ def open_site(
 @lru_cache(maxsize=4)
 def reference_view(settings: SiteSettings) -> Site | None:
     """Open the coordinator's reference set; None when the data set has none."""
-    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split)
+    data, partition = _loaded(settings.home, settings.dataset, settings.cap, settings.split, settings.depot)
     return Site("", settings, data, {"reference": partition.reference}) if len(partition.reference) else None
 
 
 @lru_cache(maxsize=4)
-def _loaded(home: Path, dataset: str, cap: int, split: SplitSpec) -> tuple[LoadedData, Partition]:
-    data = DATASETS.get(dataset).load(home, cap)
+def _loaded(home: Path, dataset: str, cap: int, split: SplitSpec, depot: str) -> tuple[LoadedData, Partition]:
+    data = load_data(dataset, home, cap, depot)
     return data, make_partition(data, split)
 
 

@@ -19,7 +19,7 @@ import click
 import typer
 
 from flower_apps import cli_life, cli_manifest, cli_plan
-from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
+from flower_apps.cli_options import AsJson, Depot, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
 from flower_apps.interrupts import INTERRUPTED
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
@@ -55,6 +55,7 @@ def run(
     evaluator: Annotated[
         str, typer.Option(metavar="URL", help="Evaluator that scores, see `lethe evaluator`; default: the run itself.")
     ] = "",
+    depot: Depot = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     report: Annotated[
@@ -73,7 +74,8 @@ def run(
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = asked.choose(experiments or [], tags or [])
-    groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
+    places = {"evaluator": evaluator, "depot": depot}
+    groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in places.items() if value)])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
     from flower_apps.plan import budgets_of
@@ -124,13 +126,19 @@ def data_list(as_json: AsJson = False, home: Home = None) -> None:
 
 
 @data_app.command("fetch")
-def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME...")], home: Home = None) -> None:
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")], depot: Depot = "", home: Home = None
+) -> None:
     """Fetch data sets by name into the data folder."""
+    from flower_apps.depot import check_depot
+    from flower_apps.settings import GroupSettings
     from partitions.catalogue import DATASETS
+    from partitions.loading import fetch_data
 
     root = resolve_home(home)
+    url = check_depot(GroupSettings.parse({"depot": depot}), root)
     for dataset in [DATASETS.get(name) for name in names]:
-        dataset.fetch(root, typer.echo)
+        fetch_data(dataset, root, url, typer.echo)
         typer.echo(f"{dataset.name}: here")
 
 

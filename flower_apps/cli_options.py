@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from flower_apps.settings import GroupSettings
 
 Home = Annotated[Path | None, typer.Option(help="Data, cached stages and runs; default: LETHE_HOME, else ~/.lethe.")]
+Depot = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="LETHE_DEPOT",
+        show_envvar=True,
+        show_default=False,
+        help="Depot that homes share data and stages by: an fsspec URL or an absolute path, see docs/depot.md.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Experiments = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", show_default=False)]
 Tags = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from logging import ERROR, INFO
 from pathlib import Path
 
@@ -28,14 +29,18 @@ app = ClientApp()
 def site_of(context: Context) -> Site:
     """Open the site that a node stands for: the ``site`` of its node config, else its simulated partition.
 
-    What the node refuses is ``refuse`` of its node config, see `clients.site.refused_operations`.
+    A node that names its site has data of its own, and nothing to do with the depot that a run names. What it refuses
+    is ``refuse`` of its node config, see `clients.site.refused_operations`.
     """
     settings = GroupSettings.parse(context.run_config)
     home = resolve_home(settings.home)
     name = str(context.node_config.get("site", ""))
     partition_id = context.node_config.get("partition-id")
     refuses = refused_operations(str(context.node_config.get("refuse", "")))
-    return open_site(site_settings(settings, Path(home)), None if name else int(str(partition_id)), name, refuses)
+    asked = site_settings(settings, Path(home))
+    if name:
+        return open_site(replace(asked, depot=""), None, name, refuses)
+    return open_site(asked, int(str(partition_id)), name, refuses)
 
 
 def handler(op: Op) -> Handler:

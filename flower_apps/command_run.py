@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from evaluation.files import write_text
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
 from flower_apps.cluster import join_cluster, ray_address
 from flower_apps.control import usable_cores
+from flower_apps.depot import check_depot
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.gpu_memory import check_memory
@@ -99,6 +101,7 @@ def run_experiments(
         if manifest is not None and manifest.is_file():
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
+            check_depot(group, home)
             split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
         plan = _plan(placed, home, run, means, budgets or {})
@@ -188,7 +191,7 @@ def _read_cached(
     """Write a group's results from the cache alone; tell whether nothing is left to be done for it."""
     try:
         with scoring(group, run.path, progress.say) as evaluator:
-            GroupExecutor(group, home, run, LocalSites(group, home), None, EventSink(None), evaluator).execute()
+            GroupExecutor(group, home, run, LocalSites(group, home), None, _Notes(progress.say), evaluator).execute()
     except MissingStage:
         return False
     except RunFailed as error:
@@ -197,6 +200,19 @@ def _read_cached(
     lifetime.completed(group)
     progress.say(f"{group.name}: everything is in the cache")
     return True
+
+
+class _Notes(EventSink):
+    """Passes notes on and drops all other events."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(None)
+        self._say = say
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Pass a note on."""
+        if kind == "note":
+            self._say(str(fields["text"]))
 
 
 def _names(groups: Sequence[GroupSettings]) -> dict[str, str]:

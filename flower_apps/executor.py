@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from clients.catalogue import TASKS
 from evaluation.evaluator import Evaluator, InProcess
 from flower_apps.cases import Arm, Case
 from flower_apps.cells import GOLD, ORIGINAL, methods_by_request, run_methods
+from flower_apps.depot import stage_depot
 from flower_apps.group_stages import GroupStages
 from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
@@ -68,8 +70,11 @@ class GroupExecutor:
         self._task = TASKS.get(settings.task)
         self._methods = {name: METHODS.get(name) for name in run_methods(settings)}
         self._configs = _configs(settings, self._methods)
+        self._depot = None
         if workshop is None:
-            store = StageStore(home / "stages", fresh_since=run.fresh_since if settings.fresh else 0.0)
+            self._depot = stage_depot(settings, home, lambda text: events.emit("note", text=text))
+            fresh_since = run.fresh_since if settings.fresh else 0.0
+            store = StageStore(home / "stages", fresh_since=fresh_since, depot=self._depot)
             workshop = Workshop(settings, store, federation, events, run.add_stage)
         self._workshop = workshop
         self._facts = sites.describe()
@@ -83,6 +88,10 @@ class GroupExecutor:
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
+        with self._depot or nullcontext():
+            self._execute()
+
+    def _execute(self) -> None:
         self._events.emit("task", metric=self._task.metric_name)
         sequences = self._sequences()
         original = Arm(ORIGINAL, "", {}, {"trained": self._stages.original()})

@@ -220,12 +220,13 @@ def splits_of(groups: Sequence[GroupSettings]) -> list[GroupSettings]:
 
 def make_split(settings: GroupSettings, home: Path) -> MadeSplit:
     """Spread a group's records over its sites; fetches and prepares the data set at first use."""
+    from flower_apps.depot import depot_url
     from flower_apps.sites import split_spec
-    from partitions.catalogue import DATASETS
+    from partitions.loading import load_data
     from partitions.makeup import makeup
     from partitions.partition import make_partition
 
-    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    data = load_data(settings.dataset, home, settings.cap, depot_url(settings))
     partition = make_partition(data, split_spec(settings))
     seed = settings.train_seed if settings.request_seed < 0 else settings.request_seed
     summary = {

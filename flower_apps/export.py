@@ -123,7 +123,8 @@ def _choose(
     where: Sequence[str],
     home: Path,
 ) -> _Chosen:
-    from partitions.catalogue import DATASETS
+    from flower_apps.depot import depot_url
+    from partitions.loading import load_data
 
     names = {str(cell["method"]) for cell in cells}
     if not names:
@@ -137,7 +138,7 @@ def _choose(
         reason = f"the cell is {cell['status']}" if cell["status"] != "ok" else ""
         raise BadInput("checkpoint", taken, "one of " + (", ".join(had) or "none"), reason)
     settings = GroupSettings.parse(cell["settings"])
-    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    data = load_data(settings.dataset, home, settings.cap, depot_url(settings))
     return _Chosen(cell, _anchors(cell, cells), taken, Path(had[taken]), settings, data)
 
 

@@ -225,7 +225,8 @@ class GroupStages:
             return outcome
 
         parts = self._shadow_parts(case, seed, rounds=True)
-        return self._workshop.stage("shadow", case.plan.text, parts, compute, keep_history=True)
+        kept = self._settings.keep_histories
+        return self._workshop.stage("shadow", case.plan.text, parts, compute, keep_history=True, shared=kept)
 
     def alone_with_shadow(self, case: Case, seed: int) -> AbstractContextManager[None]:
         """Keep other runs from a shadow until its rounds are let go: they wait, and find what was made of it."""

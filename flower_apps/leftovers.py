@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 
 import psutil
 
@@ -45,7 +46,8 @@ class StaleProcess:
 
 def write_owner(folder: Path, ray_folder: Path) -> None:
     """Note in a launcher's folder that this process owns it, and where its Ray files are."""
-    owner = {"pid": psutil.Process().pid, "created": psutil.Process().create_time(), "ray": str(ray_folder)}
+    started = psutil.Process().create_time()
+    owner = {"host": gethostname(), "pid": psutil.Process().pid, "created": started, "ray": str(ray_folder)}
     write_text(folder / OWNER_FILE, json.dumps(owner))
 
 
@@ -117,6 +119,8 @@ def _owner(folder: Path) -> dict[str, float | str]:
 
 def _owned(folder: Path) -> bool:
     owner = _owner(folder)
+    if owner.get("host", gethostname()) != gethostname():
+        return True  # where hosts share a home, each looks after its own
     try:
         return abs(psutil.Process(int(owner["pid"])).create_time() - float(owner["created"])) < 1.0
     except (KeyError, psutil.Error):

@@ -357,6 +357,7 @@ class RehearsedWorkshop(Workshop):
         *,
         keep_history: bool = False,
         needs_sites: bool = True,
+        shared: bool = True,
     ) -> Stage:
         """Note a model; see `Workshop.stage`."""
         key = _key(parts)

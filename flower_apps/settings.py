@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from flower_apps.cells import Exclusion, read_exclusions
+from partitions.depot import URLS, check_url
 from partitions.errors import BadInput, unknown_name
 from partitions.wording import allowed_in_words
 
@@ -54,6 +55,9 @@ class GroupSettings(BaseModel):
     name: Annotated[str, Field(description="experiment the results are filed under")] = "flwr-run"
     home: Annotated[str, Field(description="absolute LETHE_HOME; empty: the environment's, else ~/.lethe")] = ""
     out: Annotated[str, Field(description="absolute run folder; empty: a new one below LETHE_HOME/runs")] = ""
+    depot: Annotated[
+        str, Field(description="fsspec URL or absolute path that homes share data and stages by; empty: LETHE_DEPOT")
+    ] = ""
     # data and split
     dataset: Annotated[str, Field(description="a name of `lethe data list`")] = "lung-ct"
     cap: Annotated[int, Field(ge=0, description="records a class and patient at most; 0: all")] = 350
@@ -191,6 +195,13 @@ class GroupSettings(BaseModel):
             check_address(value)
         return value.rstrip("/")
 
+    @field_validator("depot")
+    @classmethod
+    def _depot(cls, value: str) -> str:
+        if value:
+            check_url(value)
+        return value.rstrip("/")
+
     @classmethod
     def keys(cls) -> dict[str, Any]:
         """Return every key, hyphenated, with its default."""
@@ -208,6 +219,8 @@ class GroupSettings(BaseModel):
             return "one of " + ", ".join((AUTO, *PRECISIONS))
         if key in ("home", "out", "original", "lane"):
             return "an absolute path, or empty"
+        if key == "depot":
+            return URLS
         if key == "evaluator":
             return "an address such as http://127.0.0.1:8799, without user and password, or empty"
         return allowed_in_words(cls.model_fields[key.replace("-", "_")])

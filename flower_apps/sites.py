@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clients.site import SiteSettings, open_site
+from flower_apps.depot import depot_url
 from flower_apps.settings import GroupSettings
 from partitions.backdoor import Backdoor
 from partitions.catalogue import DATASETS
 from partitions.difficulty import difficulty
 from partitions.errors import RunFailed, unknown_name
+from partitions.loading import load_data
 from partitions.partition import Partition, SplitSpec, make_partition
 from partitions.requests import check_request, parse_request
 from strategies.base import RequestPlan, SiteCounts
@@ -37,6 +39,7 @@ def site_settings(settings: GroupSettings, home: Path) -> SiteSettings:
     """Return the part of the settings that a site needs."""
     return SiteSettings(
         home=home,
+        depot=depot_url(settings),
         dataset=settings.dataset,
         cap=settings.cap,
         split=split_spec(settings),
@@ -83,7 +86,7 @@ def backdoor_of(settings: GroupSettings) -> Backdoor | None:
 def partition_of(settings: GroupSettings, home: Path) -> Partition:
     """Return the simulated partition, fetching and preparing the data set when it is not there yet."""
     _renew_damaged(settings.dataset, home, settings.cap)
-    data = DATASETS.get(settings.dataset).load(home, settings.cap)
+    data = load_data(settings.dataset, home, settings.cap, depot_url(settings), give=True)
     return make_partition(data, split_spec(settings))
 
 

@@ -13,13 +13,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
 
 from partitions.errors import RunFailed
 from unlearning.state import State
+
+if TYPE_CHECKING:
+    from flower_apps.depot import StageDepot
 
 KINDS = ("train", "retrain", "unlearn", "recover", "score", "shadow", "relearn")
 
@@ -94,6 +97,7 @@ class StageWork:
 
     def __init__(self, folder: Path, target: Path, kind: str, key: str, parts: Mapping[str, Any]) -> None:
         self.folder, self._target, self._kind, self._key, self._parts = folder, target, kind, key, parts
+        self.committed: Stage | None = None
 
     @property
     def history(self) -> Path:
@@ -131,12 +135,9 @@ class StageWork:
             **extra,
         }
         (self.folder / "stage.json").write_text(json.dumps(record, indent=1, sort_keys=True))
-        _sync_folder(self.folder)
-        with suppress(FileNotFoundError):
-            _discard(self._target)  # an older one, or what is left of one
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        self.folder.rename(self._target)
-        return Stage(self._target, record)
+        _make_visible(self.folder, self._target)
+        self.committed = Stage(self._target, record)
+        return self.committed
 
 
 class StageStore:
@@ -148,10 +149,12 @@ class StageStore:
         ``LETHE_HOME/stages``.
     fresh_since : float
         Stages and half-done work older than this time (seconds since the epoch) count as absent; 0 uses everything.
+    depot : StageDepot, optional
+        Asked for stages that are not here, and given those that are.
     """
 
-    def __init__(self, root: Path, fresh_since: float = 0.0) -> None:
-        self.root, self._fresh_since = root, fresh_since
+    def __init__(self, root: Path, fresh_since: float = 0.0, depot: StageDepot | None = None) -> None:
+        self.root, self._fresh_since, self._depot = root, fresh_since, depot
         for leftover in root.glob("*/.*-????????"):
             shutil.rmtree(leftover, ignore_errors=True)  # what a killed `_discard` had moved out of sight
 
@@ -162,6 +165,22 @@ class StageStore:
         return self.root / kind / key
 
     def find(self, kind: str, key: str) -> Stage | None:
+        """Return the complete stage, from here or the depot; None when neither has it, or it is being computed."""
+        if found := self.here(kind, key):
+            return self._offered(found)
+        if self._depot is None:
+            return None
+        lock = self._lock(kind, key)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        try:
+            return self.here(kind, key) or self._taken(kind, key)
+        finally:
+            lock.release()
+
+    def here(self, kind: str, key: str) -> Stage | None:
         """Return the complete stage; None when there is none, or when a file of it is gone or cut short."""
         folder = self.folder(kind, key)
         try:
@@ -180,32 +199,39 @@ class StageStore:
 
     @contextmanager
     def claim(
-        self, kind: str, parts: Mapping[str, Any], waiting: Callable[[str], None] = lambda _: None
+        self,
+        kind: str,
+        parts: Mapping[str, Any],
+        waiting: Callable[[str], None] = lambda _: None,
+        *,
+        shared: bool = True,
     ) -> Iterator[Stage | StageWork]:
         """Yield the complete stage, or the exclusive right to compute it.
 
-        While another process computes the same stage this one waits, then finds it complete. The right ends with the
-        process, however it ends.
+        While another process of this home computes the same stage this one waits, then finds it complete. The right
+        ends with the process, however it ends. A stage that is not `shared` stays out of the depot.
         """
         key = stage_key(parts)
         target = self.folder(kind, key)
-        if found := self.find(kind, key):
-            yield found
+        if found := self.here(kind, key):
+            yield self._offered(found) if shared else found
             return
-        work = self.root / ".work" / f"{kind}-{key}"
-        work.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(work.with_suffix(".lock"))
+        work = self._work(kind, key)
+        lock = self._lock(kind, key)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             waiting(f"{kind} {key[:8]} is being computed by another run; waiting for it")
             lock.acquire()
         try:
-            if found := self.find(kind, key):
+            if found := self.here(kind, key) or (self._taken(kind, key) if shared else None):
                 yield found
                 return
             self._prepare(work)
-            yield StageWork(work, target, kind, key, parts)
+            made = StageWork(work, target, kind, key, parts)
+            yield made
+            if made.committed is not None and shared:
+                self._offered(made.committed, now=True)
         finally:
             lock.release()
 
@@ -254,6 +280,29 @@ class StageStore:
         with suppress(FileNotFoundError):
             _discard(stage.folder)
 
+    def _work(self, kind: str, key: str) -> Path:
+        return self.root / ".work" / f"{kind}-{key}"
+
+    def _lock(self, kind: str, key: str) -> FileLock:
+        work = self._work(kind, key)
+        work.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(work.with_suffix(".lock"))
+
+    def _offered(self, stage: Stage, *, now: bool = False) -> Stage:
+        if self._depot is not None:
+            self._depot.give(stage, now=now)
+        return stage
+
+    def _taken(self, kind: str, key: str) -> Stage | None:
+        """Take a stage from the depot, whoever holds its lock; in place of what was half done of it here."""
+        work, target = self._work(kind, key), self.folder(kind, key)
+        came = work.with_suffix(".taken")
+        if self._depot is None or not self._depot.take(kind, key, came, self._fresh_since):
+            return None
+        _make_visible(came, target)
+        shutil.rmtree(work, ignore_errors=True)
+        return self.here(kind, key)
+
     def _prepare(self, work: Path) -> None:
         started = work / "started"
         if work.exists() and (not started.exists() or started.stat().st_mtime < self._fresh_since):
@@ -261,6 +310,32 @@ class StageStore:
         work.mkdir(exist_ok=True)
         if not started.exists():
             started.touch()
+
+
+def problem_of(folder: Path, kind: str, key: str) -> str:
+    """Return why a folder is not the complete stage of a kind and key, down to its weights; empty when it is."""
+    try:
+        record = json.loads((folder / "stage.json").read_text())
+        if (record["kind"], record["key"]) != (kind, key) or stage_key(record["parts"]) != key:
+            return "it is another stage"
+        if record["files"] != _sizes(folder):
+            return "its files are not those of its record"
+        if record["sha256"]:
+            _ = Stage(folder, record).state  # which is checked when it is read
+    except RunFailed:
+        return "its model is damaged"
+    except Exception as error:  # of whatever reads damaged weights
+        return f"it cannot be read ({type(error).__name__}: {error})"
+    return ""
+
+
+def _make_visible(folder: Path, target: Path) -> None:
+    """Flush a complete stage to the disk and rename it to where stages are looked for."""
+    _sync_folder(folder)
+    with suppress(FileNotFoundError):
+        _discard(target)  # an older one, or what is left of one
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder.rename(target)
 
 
 def _discard(folder: Path) -> None:

@@ -75,6 +75,7 @@ class Workshop:
         *,
         keep_history: bool = False,
         needs_sites: bool = True,
+        shared: bool = True,
     ) -> Stage:
         """Find a stage, or compute and commit it.
 
@@ -90,11 +91,13 @@ class Workshop:
             Keep the rounds once it is complete.
         needs_sites : bool
             Whether a federation is needed to compute it.
+        shared : bool
+            Whether a depot is to have it; not one that is let go after use.
         """
         if self._federation is None and needs_sites:
             return self._found(kind, label, parts)
         self._use(kind, stage_key(parts))
-        with self._store.claim(kind, parts, waiting=self._tell) as found:
+        with self._store.claim(kind, parts, waiting=self._tell, shared=shared) as found:
             if isinstance(found, Stage):
                 self._events.emit("stage-cached", stage=kind, label=label)
                 return found
@@ -153,7 +156,7 @@ class Workshop:
 
     def let_go(self, kind: str, parts: Mapping[str, Any]) -> None:
         """Take a stage out of the cache; whoever needs it again computes it again. Without a federation it stays."""
-        stage = self._store.find(kind, stage_key(parts))
+        stage = self._store.here(kind, stage_key(parts))
         if self._federation is not None and stage is not None:
             self._store.discard(stage)
 

@@ -18,10 +18,13 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
+from partitions.depot import Depot, files_below
 from partitions.errors import BadInput, RunFailed
 from partitions.records import LoadedData, table_digest
 
 Say = Callable[[str], None]
+SOURCE = "source"
+"""What the provider's files are called in a depot."""
 CHUNK = 4096
 """Records read, written or hashed at once."""
 
@@ -148,7 +151,7 @@ class StoredDataSet(ABC):
     def load(self, home: Path, cap: int) -> LoadedData:
         """See `DataSet.load`."""
         folder = self.folder(home)
-        if folder.is_dir() and self._is_prepared(folder, cap):
+        if self.is_prepared(home, cap):
             return self._open(folder / self._key(folder, cap))
         with self._locked(home) as folder:
             if not self._is_prepared(folder, cap):
@@ -159,13 +162,98 @@ class StoredDataSet(ABC):
     def renew_damaged(self, home: Path, cap: int) -> None:
         """See `DataSet.renew_damaged`; reads everything once, a second for each gigabyte."""
         folder = self.folder(home)
-        if not folder.is_dir() or not self._is_prepared(folder, cap):
+        if not self.is_prepared(home, cap):
             return
         prepared = folder / self._key(folder, cap)
         if (problem := _changed(prepared)) and prepared.is_dir():
             _say_on_stderr(f"{self.name}: {problem}; preparing it again")
             with self._locked(home):
                 shutil.rmtree(prepared, ignore_errors=True)
+
+    def is_prepared(self, home: Path, cap: int) -> bool:
+        """Tell whether the prepared records are here."""
+        folder = self.folder(home)
+        return folder.is_dir() and self._is_prepared(folder, cap)
+
+    def take(self, home: Path, cap: int, depot: Depot) -> bool:
+        """Put what a depot has below `home` where it is missing: the prepared records, else the provider's files.
+
+        One process at a time takes, and who comes second finds it done. Returns whether anything was taken; raises
+        `DepotFailed` when the depot does not answer or what it has is damaged.
+        """
+        if self.is_prepared(home, cap):
+            return False
+        with self._locked(home) as folder:
+            if self._is_prepared(folder, cap):
+                return False
+            if self._take_prepared(folder, cap, depot):
+                return True
+            if not self._take_source(folder, depot):
+                return False
+            self._take_prepared(folder, cap, depot)  # its name may tell of the provider's files
+            return True
+
+    def take_source(self, home: Path, depot: Depot) -> bool:
+        """Put the provider's files where they are looked for, if a depot has them; as `take` otherwise."""
+        with self._locked(home) as folder:
+            return self._take_source(folder, depot)
+
+    def give(self, home: Path, cap: int, depot: Depot) -> bool:
+        """Give a depot the prepared records and the provider's files, where it lacks them; tells whether it did.
+
+        Raises `DepotFailed` when the depot does not take them.
+        """
+        folder, given = self.folder(home), self.give_source(home, depot)
+        if self._is_prepared(folder, cap):
+            key = self._key(folder, cap)
+            given |= depot.push(self._shelf(key), folder / key, files_below(folder / key))
+        return given
+
+    def give_source(self, home: Path, depot: Depot) -> bool:
+        """Give a depot the provider's files, when they are the provider's; as `give` otherwise."""
+        folder = self.folder(home)
+        names = [name for name in files_below(folder) if not name.startswith((".", "prepared-"))]
+        if not names or not depot.lacks(self._shelf(SOURCE)) or self._check_source(folder):
+            return False
+        return depot.push(self._shelf(SOURCE), folder, names)
+
+    def _shelf(self, what: str) -> str:
+        return f"data/{self.name}/{what}"
+
+    def _take_prepared(self, folder: Path, cap: int, depot: Depot) -> bool:
+        try:
+            key = self._key(folder, cap)
+        except OSError:  # it tells of the provider's files, and they are not here
+            return False
+        contents = depot.contents(self._shelf(key))
+        if contents is None:
+            return False
+        with tempfile.TemporaryDirectory(prefix=".preparing-", dir=folder) as made:
+            work = Path(made) / key
+            depot.pull(self._shelf(key), contents, work)
+            if problem := _changed(work):
+                raise depot.damaged(self._shelf(key), f"{self._shelf(key)} is damaged: {problem}")
+            for path in (*work.iterdir(), work):
+                _sync(path)
+            shutil.rmtree(folder / key, ignore_errors=True)
+            work.rename(folder / key)
+        _sync(folder)
+        return True
+
+    def _take_source(self, folder: Path, depot: Depot) -> bool:
+        contents = None if self._is_here(folder) else depot.contents(self._shelf(SOURCE))
+        if contents is None:
+            return False
+        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as made:
+            work = Path(made)
+            depot.pull(self._shelf(SOURCE), contents, work)
+            if problems := self._check_source(work):
+                raise depot.damaged(self._shelf(SOURCE), f"{self._shelf(SOURCE)} is damaged: {problems[0]}")
+            for name, entry in contents.files.items():
+                os.utime(work / name, ns=(entry.mtime_ns, entry.mtime_ns))  # some data sets know a file by it
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (work / name).replace(folder / name)
+        return True
 
     def check(self, home: Path) -> list[str]:
         """See `DataSet.check`; counts constant images, and reads every prepared folder again."""

@@ -46,3 +46,11 @@ def test_what_a_site_refuses_it_does_not_do_and_says_so_in_one_line_without_a_tr
     assert reply.error.code == CLIENT_RAISED
     assert error_of(reply) == ("Refused: site-1 refuses train (`refuse` in its node config)", "")
     assert did == []
+
+
+@pytest.mark.parametrize(("node", "depot"), [({"partition-id": 1}, "/mnt/depot"), ({"site": "hospital"}, "")])
+def test_a_node_that_names_its_site_has_nothing_to_do_with_a_depot(monkeypatch, node, depot):
+    monkeypatch.setattr(client_app, "open_site", lambda settings, partition_id, name, refuses: settings)
+    config = {"depot": "/mnt/depot", "home": "/tmp/nowhere"}
+    opened = client_app.site_of(SimpleNamespace(run_config=config, node_config=node))
+    assert opened.depot == depot

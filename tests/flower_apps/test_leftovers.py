@@ -88,3 +88,12 @@ def test_logs_of_failed_launchers_are_kept_for_a_month(tmp_path):
 def test_a_home_that_does_not_exist_has_no_leftovers(tmp_path):
     leftovers.prune(tmp_path / "nowhere")
     assert leftovers.stale_processes(tmp_path / "nowhere") == []
+
+
+def test_what_another_host_left_in_a_shared_home_is_its_own(tmp_path, launcher_folder):
+    folder, ray, _ = launcher_folder
+    owner = json.loads((folder / "owner.json").read_text()) | {"host": "another"}
+    (folder / "owner.json").write_text(json.dumps(owner))
+    leftovers.end_processes(folder)
+    leftovers.prune(tmp_path)
+    assert folder.exists() and ray.exists()
