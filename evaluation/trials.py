@@ -74,6 +74,11 @@ def write_trials(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             write_table(path, _as_text(merged.sort_values(order, kind="stable", ignore_index=True)))
 
 
+def no_trials() -> pd.DataFrame:
+    """Return a table of trials without rows."""
+    return _typed(pd.DataFrame(columns=list(COLUMNS)))
+
+
 def read_trials(path: Path) -> pd.DataFrame:
     """Read the trials of a run folder; without such a file, a table without rows.
 
@@ -91,7 +96,7 @@ def read_trials(path: Path) -> pd.DataFrame:
     """
     file = path / FILE
     if not is_file(file):
-        return _typed(pd.DataFrame(columns=list(COLUMNS)))
+        return no_trials()
 
     def check(columns: list[str]) -> None:
         if columns != list(COLUMNS):
