@@ -59,7 +59,7 @@ def conclusions(trials: pd.DataFrame) -> list[Conclusion]:
     Parameters
     ----------
     trials : DataFrame
-        As `evaluation.trials.read_trials` returns it, of one request.
+        As `evaluation.trials.read_trials` returns it, of one request and one ``search``.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def _shared(tried: pd.DataFrame) -> list[tuple[str, object]]:
     """Return the settings and values that every search tried, in the order of the first."""
     searches = [
         dict.fromkeys((key, json.dumps(value)) for values in rows["read"] for key, value in values.items())
-        for _, rows in tried.groupby(["method", "search"], sort=False)
+        for _, rows in tried.groupby(["method", "train_seed"], sort=False)
     ]
     everywhere = [pair for pair in searches[0] if all(pair in found for found in searches)]
     return [(key, json.loads(value)) for key, value in everywhere]
@@ -101,7 +101,7 @@ def _best(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _ranked(setting: str, trials: pd.DataFrame, pick: Callable[[pd.DataFrame], pd.DataFrame]) -> Conclusion:
     found: dict[str, list[float]] = {}
-    for (method, _), rows in trials.groupby(["method", "search"], sort=True):
+    for (method, _), rows in trials.groupby(["method", "train_seed"], sort=True):
         picked = pick(rows)
         well = len(picked) and picked["status"].iloc[0] == "ok" and not math.isnan(picked["distance"].iloc[0])
         found.setdefault(str(method), []).append(float(picked["distance"].iloc[0]) if well else math.inf)

@@ -17,7 +17,7 @@ FILE = "trials.csv"
 HELD_OUT: tuple[SplitName, ...] = ("forget", "retain", "test")
 """Held-out splits that every trial is scored on, for readers; no rule looks at them."""
 COLUMNS = (
-    "search",
+    "search",  # id of what was asked: the same for all methods, requests and train seeds that may be compared
     "experiment",
     "task",
     "dataset",
@@ -48,7 +48,7 @@ COLUMNS = (
     "status",
     "reason",
 )
-KEY = ("experiment", "search", "method", "trial")
+KEY = ("experiment", "search", "request", "train_seed", "method", "trial")
 """What a row is about: writing it again replaces it."""
 DEFAULT_TRIAL = 0
 """Number of the trial that is the preset itself: there to be compared with, never chosen."""
@@ -70,8 +70,7 @@ def write_trials(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         tables = [table for table in (known, fresh) if len(table)]
         if tables:
             merged = pd.concat(tables, ignore_index=True).drop_duplicates(list(KEY), keep="last")
-            order = ["experiment", "dataset", "partition", "request", *KEY[1:]]
-            write_table(path, _as_text(merged.sort_values(order, kind="stable", ignore_index=True)))
+            write_table(path, _as_text(merged.sort_values(list(KEY), kind="stable", ignore_index=True)))
 
 
 def no_trials() -> pd.DataFrame:

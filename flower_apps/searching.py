@@ -6,9 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from evaluation.evidence import Evidence
+from evaluation.record import PLACED
 from evaluation.selection import Judgement, best, judge, training_rows
 from evaluation.trials import DEFAULT_TRIAL, HELD_OUT, write_trials
 from flower_apps.cases import SEARCHED, Arm, Case
@@ -24,6 +26,10 @@ from partitions.errors import BadInput
 from strategies.base import MethodConfig
 from strategies.events import EventSink
 from strategies.registry import METHODS
+
+APART = {"name", "requests", "methods", "train-seed", "unlearn-seeds", "evaluate-seeds", "shadows", "features"}
+APART |= {"relearn-epochs"}
+"""Settings that change no trial, or have a column of their own in ``trials.csv``."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,7 @@ class Searching:
         settings, task = self._settings, self._scorer.task
         scores = ("score", "retain_train", "forget_train", "kl_forget", *HELD_OUT, *(f"gold_{s}" for s in HELD_OUT))
         return {
-            "search": self._id(case),
+            "search": self._id,
             **self._scorer.labels(case),
             "method": name,
             "preset": settings.preset,
@@ -229,12 +235,11 @@ class Searching:
             **dict.fromkeys(scores, math.nan),
         }
 
-    def _id(self, case: Case) -> str:
-        """Return the id of the searches of a case, 12 hex digits: the same for methods that may be compared."""
+    @cached_property
+    def _id(self) -> str:
+        """The id of what was asked, 12 hex digits: the same for methods, requests and train seeds."""
         flat = self._settings.to_run_config()
-        asked = {key: flat[key] for key in flat if key.startswith("search")} | {"preset": self._settings.preset}
-        overrides = self._settings.method_overrides()
-        return stage_key({"cell": self._identity.cell("", overrides, case.plan, case.seed), "search": asked})[:12]
+        return stage_key({key: flat[key] for key in flat if key not in (*PLACED, *APART)})[:12]
 
 
 def _held_out(seen: Evidence) -> dict[str, float]:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from evaluation.report.drawing import Plot, legend
+from evaluation.report.drawing import Plot, legend, number
 from evaluation.report.grid import Cell, Column, Grid, Line, Number, signed
 from evaluation.report.palette import INK, Look
-from evaluation.report.sections import AFTER, Section, drawable, slug, visible
+from evaluation.report.sections import AFTER, GOLD, Section, drawable, slug, visible
 from evaluation.shared_settings import Conclusion, conclusions, distances_to_gold, verdict
 from evaluation.tables import duration
 from evaluation.trials import DEFAULT_TRIAL
 
-ALIKE = ("rule", "sampler", "preset")
-"""Searches that differ in these are told of separately."""
+TOLD_BY = ["rule", "sampler", "preset"]
+"""What names a search where a request has several."""
+DRAWN = ["model", "method", "status", "rule", "higher_is_better", "train_seed", "trial", "values", "score", "distance"]
+DRAWN += ["chosen"]
+MOST_PAIRS = 4
+"""Pairs of methods that a line names."""
 RULES = {
     "retain-forget": "the highest score on training records: retained minus forgotten, in the direction of the metric",
     "oracle": "the smallest distance to gold on training records, which no real coordinator has (an oracle)",
@@ -42,11 +47,25 @@ def search_plot(section: Section, checkpoint: str, looks: Mapping[str, Look]) ->
     trials = pd.concat([rows for _, rows in found], ignore_index=True)
     numbers = {"score": drawable(trials["score"]), "distance": drawable(distances_to_gold(trials))}
     data = trials.assign(**numbers, model=trials["method"])
-    data = data[["model", "method", "status", "train_seed", "trial", "values", "score", "distance", "chosen"]]
+    data = data[
+        [
+            "model",
+            "method",
+            "status",
+            "rule",
+            "higher_is_better",
+            "train_seed",
+            "trial",
+            "values",
+            "score",
+            "distance",
+            "chosen",
+        ]
+    ]
     shown = data.dropna(subset=["score"])
     if shown.empty:
         return None
-    metric = section.metric
+    metric, gold = section.metric, _gold_score(section, checkpoint, shown)
 
     def draw(figure: Figure) -> None:
         upper, lower = figure.subplots(2, 1)
@@ -65,36 +84,53 @@ def search_plot(section: Section, checkpoint: str, looks: Mapping[str, Look]) ->
         )
         for axes in (upper, lower):
             axes.margins(0.08, 0.14)
+        dashed: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.0, "zorder": 1}
+        if not math.isnan(gold):
+            upper.axhline(gold, **dashed)
+            lower.axvline(gold, **dashed)
         ring = Line2D([], [], linestyle="none", marker="o", markersize=12, markerfacecolor="none", markeredgecolor=INK)
         ring.set_label("chosen")
         hollow = Line2D([], [], linestyle="none", marker="o", markersize=7, markerfacecolor="none", markeredgecolor=INK)
         hollow.set_label("hollow: the preset")
-        legend(figure, shown.drop_duplicates("model").assign(status="ok"), looks, [ring, hollow])
+        line = [] if math.isnan(gold) else [Line2D([], [], label=f"score of {GOLD}", **dashed)]
+        legend(figure, shown.drop_duplicates("model").assign(status="ok"), looks, [ring, hollow, *line])
 
     failed = len(data) - len(shown)
     missing = f" {failed} of {len(data)} failed and are not drawn." if failed else ""
     return Plot(
         f"{section.slug}-{checkpoint}-search",
         f"Search of settings, {AFTER[checkpoint]}",
-        f"Each mark is a trial. The rule sees the score only; whether it leads to gold shows below.{missing}",
+        "Each mark is a trial. The rule sees the score only; whether it leads to gold shows below. A score beyond "
+        f"that of {GOLD} is too much forgetting, or memory of the retained records.{missing}",
         f"Scatter plots of {len(shown)} trials of {shown['method'].nunique()} methods. "
         + "; ".join(
             f"{one['method']} chose trial {one['trial']} with {one['score']:.2f}, {one['distance']:.2f} from gold"
             for _, one in shown[shown["chosen"]].iterrows()
         )
-        + ".",
+        + ("." if math.isnan(gold) else f". {GOLD} would score {gold:.2f}."),
         data,
         draw,
         7.2,
     )
 
 
+def _gold_score(section: Section, checkpoint: str, trials: pd.DataFrame) -> float:
+    """Return what the retrained model would score by GEMMU's rule; NaN where no search went by that."""
+    gold = section.gold(checkpoint)
+    if gold is None or not (trials["rule"] == "retain-forget").all():
+        return math.nan
+    retain, forget = (number(gold, f"{side}_train_{section.metric}") for side in ("retain", "forget"))
+    return retain - forget if trials["higher_is_better"].all() else forget - retain
+
+
 def _searches(section: Section, checkpoint: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the searches of a request that may be compared, with what tells them apart where there are several."""
     trials = section.trials[section.trials["checkpoint"] == checkpoint]
-    groups = list(trials.groupby(list(ALIKE), sort=True))
-    for labels, rows in groups:
-        yield ("" if len(groups) == 1 else ", ".join(map(str, labels))), rows.reset_index(drop=True)
+    groups = list(trials.groupby("search", sort=True))
+    names = [", ".join(rows[TOLD_BY].iloc[0]) for _, rows in groups]
+    for (search, rows), name in zip(groups, names, strict=True):
+        full = name if names.count(name) == 1 else f"{name}, {search}"
+        yield (full if len(groups) > 1 else ""), rows.reset_index(drop=True)
 
 
 def _caption(section: Section, name: str, checkpoint: str, what: str) -> str:
@@ -122,7 +158,7 @@ def _number(value: float, form: str = ".2f") -> Number:
 def _chosen(section: Section, name: str, trials: pd.DataFrame) -> Grid:
     metric, checkpoint = section.metric, str(trials["checkpoint"].iloc[0])
     trials = trials.assign(distance=distances_to_gold(trials))
-    several = trials["search"].nunique() > 1
+    several = trials["train_seed"].nunique() > 1
     columns = [
         Column("chosen", "settings of the best trial", words=True),
         Column("trial", "its number, of how many; the first of equal ones"),
@@ -134,7 +170,7 @@ def _chosen(section: Section, name: str, trials: pd.DataFrame) -> Grid:
         Column("failed", "trials without a score"),
     ]
     lines = []
-    for (method, _), rows in trials.groupby(["method", "search"], sort=True):
+    for (method, _), rows in trials.groupby(["method", "train_seed"], sort=True):
         tried, preset = rows[rows["trial"] != DEFAULT_TRIAL], rows[rows["trial"] == DEFAULT_TRIAL]
         best = tried[tried["chosen"]]
         scores = [best[key].iloc[0] if len(best) else math.nan for key in ("score", "retain_train", "forget_train")]
@@ -165,7 +201,7 @@ def _chosen(section: Section, name: str, trials: pd.DataFrame) -> Grid:
 def _trials(section: Section, name: str, trials: pd.DataFrame) -> Grid:
     metric, checkpoint = section.metric, str(trials["checkpoint"].iloc[0])
     trials = trials.assign(distance=distances_to_gold(trials))
-    several = trials["search"].nunique() > 1
+    several = trials["train_seed"].nunique() > 1
     columns = [
         Column("settings", "of the trial", words=True),
         Column("score", "what the rule goes by"),
@@ -244,4 +280,6 @@ def _ranks(one: Conclusion, methods: list[str]) -> Iterator[Cell]:
 
 
 def _turned(one: Conclusion) -> Number:
-    return Number("; ".join(f"{near} before {far}" for near, far in one.reversed))
+    named = [f"{near} before {far}" for near, far in one.reversed[:MOST_PAIRS]]
+    more = len(one.reversed) - len(named)
+    return Number("; ".join([*named, f"{more} more"] if more else named))

@@ -12,7 +12,7 @@ from in_process import Killed, read_group, run_group
 
 from evaluation.evidence import Evidence
 from evaluation.runs import Run
-from evaluation.trials import FILE, read_trials
+from evaluation.trials import FILE, read_trials, write_trials
 from flower_apps import searching
 from flower_apps.settings import GroupSettings
 

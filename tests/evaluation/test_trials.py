@@ -96,7 +96,7 @@ def test_a_method_that_failed_under_a_shared_value_is_last() -> None:
 
 
 def test_searches_of_other_train_seeds_are_averaged() -> None:
-    again = [one | {"search": "t", "train_seed": 1, "forget": one["forget"] + 0.02} for one in SWAPPED]
+    again = [one | {"train_seed": 1, "forget": one["forget"] + 0.02} for one in SWAPPED]
     found = {one.setting: one for one in conclusions(frame(*SWAPPED, *again))}
     assert found[OWN].distances["ga"] == pytest.approx((0.01 + 0.0) / 2)
 
