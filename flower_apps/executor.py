@@ -14,7 +14,7 @@ from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
-from flower_apps.searching import Searching
+from flower_apps.searching import Search, Searching
 from flower_apps.settings import GroupSettings
 from flower_apps.shadowing import Shadowing
 from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, difficulty_of, request_plan
@@ -81,7 +81,7 @@ class GroupExecutor:
         self._stages = GroupStages(settings, self._workshop, self._identity, self._facts, self._configs, schedule)
         self._scorer = Scorer(settings, home, run, self._workshop, self._identity, schedule, self._evaluator)
         self._shadowing = Shadowing(self._scorer.bench, self._stages, sites)
-        self._searching = Searching(settings, run, self._stages, self._scorer, self._identity, events)
+        self._searching = Searching(settings, run, self._stages, self._scorer, events)
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
@@ -114,7 +114,7 @@ class GroupExecutor:
         """
         gold = self._retrain(case)
         anchors = self._scorer.score(gold, case)
-        unfit = {arm: self._unfit(arm[0], case) if start else NOT_EARLIER for arm, start in starts.items()}
+        unfit = {branch: self._unfit(branch[0], case) if start else NOT_EARLIER for branch, start in starts.items()}
         fit = [name for (name, preset), why_not in unfit.items() if not why_not and preset != SEARCHED]
         shadows = self._shadowing.of(case, original.last, gold, fit)
 
@@ -127,12 +127,11 @@ class GroupExecutor:
         for (name, preset), start in starts.items():
             config, why_not, status = self._configs[name].model_dump(mode="json"), unfit[name, preset], "not_applicable"
             arm = None
-            if start is not None and not why_not:
-                if preset == SEARCHED:
-                    arm, why_not = self._searching.arm(name, start, original.last, gold, anchors, case)
-                    status = "diverged"
-                else:
-                    arm = Arm(name, preset, config, self._stages.put_through(name, start, original.last, case))
+            if start is not None and not why_not and preset == SEARCHED:
+                arm, why_not = self._searching.arm(Search(name, start, original.last, gold, anchors, case))
+                status = "diverged"
+            elif start is not None and not why_not:
+                arm = Arm(name, preset, config, self._stages.put_through(name, start, original.last, case))
             if arm is None:
                 self._scorer.write_unfit(name, preset, config, why_not, anchors, case, status)
             else:

@@ -15,7 +15,6 @@ from evaluation.selection import Judgement, best, judge, training_rows
 from evaluation.trials import DEFAULT_TRIAL, HELD_OUT, write_trials
 from flower_apps.cases import SEARCHED, Arm, Case
 from flower_apps.group_stages import GroupStages
-from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scored, Scorer
@@ -51,6 +50,32 @@ class Found:
     reason: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Search:
+    """One search.
+
+    Attributes
+    ----------
+    method : str
+        Whose settings.
+    start, original : Stage
+        The model to forget with, and the training that led to it.
+    gold : Arm
+        The retrained model.
+    anchors : mapping of str to ScoredModel
+        The same with its scores.
+    case : Case
+        What to forget.
+    """
+
+    method: str
+    start: Stage
+    original: Stage
+    gold: Arm
+    anchors: Scored
+    case: Case
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial: its settings, what the rule made of it, and its row of ``trials.csv``."""
@@ -73,8 +98,6 @@ class Searching:
         Finds or computes models.
     scorer : Scorer
         Has models scored.
-    identity : Identity
-        What ids are hashed from.
     events : EventSink
         Where progress goes.
     """
@@ -85,11 +108,10 @@ class Searching:
         run: RunFolder,
         stages: GroupStages,
         scorer: Scorer,
-        identity: Identity,
         events: EventSink,
     ) -> None:
         self._settings, self._run, self._stages, self._scorer = settings, run, stages, scorer
-        self._identity, self._events = identity, events
+        self._events = events
         self._spaces, self._counts = spaces_of(settings), trials_per_method(settings)
         self._found: dict[tuple[str, str], Found] = {}
 
@@ -98,48 +120,28 @@ class Searching:
         """The methods that are searched."""
         return list(self._spaces)
 
-    def arm(
-        self, name: str, start: Stage, original: Stage, gold: Arm, anchors: Scored, case: Case
-    ) -> tuple[Arm | None, str]:
+    def arm(self, search: Search) -> tuple[Arm | None, str]:
         """Return a method under the settings that its search chose; None where every trial failed, and why.
 
         The first case of a request is searched, and the choice serves its other unlearning seeds.
-
-        Parameters
-        ----------
-        name : str
-            The method.
-        start, original : Stage
-            As in `GroupStages.unlearned`.
-        gold : Arm
-            The retrained model.
-        anchors : mapping of str to ScoredModel
-            The same with its scores.
-        case : Case
-            What to forget.
         """
-        key = (case.plan.text, name)
-        if key not in self._found:
-            self._found[key] = self._search(name, start, original, gold, anchors, case)
-        found = self._found[key]
+        name, case = search.method, search.case
+        found = self._found.get((case.plan.text, name)) or self._search(search)
+        self._found[case.plan.text, name] = found
         if found.config is None:
             return None, found.reason
-        checkpoints = self._stages.configured(name, found.config, ", as searched").put_through(
-            name, start, original, case
-        )
+        stages = self._stages.configured(name, found.config, ", as searched")
+        checkpoints = stages.put_through(name, search.start, search.original, case)
         return Arm(name, SEARCHED, found.config.model_dump(mode="json"), checkpoints, found.record), ""
 
-    def _search(self, name: str, start: Stage, original: Stage, gold: Arm, anchors: Scored, case: Case) -> Found:
+    def _search(self, search: Search) -> Found:
+        name, case = search.method, search.case
         space, count = self._spaces[name], self._counts[name]
         proposals = proposals_of(space, self._settings)
-
-        def attempt(number: int, values: Mapping[str, Any]) -> Trial:
-            return self._try(name, number, values, start, original, gold, anchors, case)
-
-        default = attempt(DEFAULT_TRIAL, {})
+        default = self._try(search, DEFAULT_TRIAL, {})
         trials: list[Trial] = []
         for number in range(1, count + 1):
-            trials.append(attempt(number, proposals.ask()))
+            trials.append(self._try(search, number, proposals.ask()))
             proposals.tell(trials[-1].judgement.score)
             write_trials(self._run.path, [trial.row for trial in (default, *trials)])
         place = best([trial.judgement.score for trial in trials])
@@ -160,18 +162,9 @@ class Searching:
         self._events.emit("note", text=text)
         return Found(chosen.config, record)
 
-    def _try(
-        self,
-        name: str,
-        number: int,
-        values: Mapping[str, Any],
-        start: Stage,
-        original: Stage,
-        gold: Arm,
-        anchors: Scored,
-        case: Case,
-    ) -> Trial:
+    def _try(self, search: Search, number: int, values: Mapping[str, Any]) -> Trial:
         """Put a method through with some settings, and have it scored and judged."""
+        name, case = search.method, search.case
         settings, method, checkpoint = self._settings, METHODS.get(name), self._settings.search_checkpoint
         row = self._row(name, number, values, case)
         try:
@@ -182,14 +175,14 @@ class Searching:
         if why_not := method.unfit(case.plan.granularity, **facts_given(settings), config=config):
             return self._failed(row, "failed", why_not)
         stages = self._stages.configured(name, config, f", trial {number}")
-        models = stages.put_through(name, start, original, case, recover=checkpoint == "recovered")
+        models = stages.put_through(name, search.start, search.original, case, recover=checkpoint == "recovered")
         arm = Arm(name, SEARCHED, config.model_dump(mode="json"), models)
         row["seconds"] = sum(stage.cost["seconds"] for stage in models.values() if stage is not None)
         if arm.last.status != "ok":
             return self._failed(row, arm.last.status, arm.last.reason)
-        seen = self._scorer.look(arm, checkpoint, gold, anchors, case)
+        seen = self._scorer.look(arm, checkpoint, search.gold, search.anchors, case)
         judgement = self._judge(seen)
-        row |= {name: getattr(judgement, name) for name in ("score", "retain_train", "forget_train")}
+        row |= {key: getattr(judgement, key) for key in ("score", "retain_train", "forget_train")}
         row |= _held_out(seen)
         if judgement.reason:
             return self._failed(row, "failed", judgement.reason)

@@ -117,8 +117,8 @@ def test_searches_by_other_rules_are_told_of_separately(run: Path, tmp_path: Pat
     write_trials(folder, [*TRIALS, *(one | {"rule": "oracle", "search": "s1"} for one in TRIALS)])
     grids = dict(chapters_of(Run(folder))[0].further)["Search of settings"]
     assert len(grids) == 6 and len({grid.slug for grid in grids}) == 6
-    assert "oracle" in grids[0].caption
-    assert "an oracle" in grids[0].columns[2].meaning
+    assert "(retain-forget, grid, lethe)" in grids[0].caption and "(oracle, grid, lethe)" in grids[3].caption
+    assert "an oracle" in grids[3].columns[2].meaning
 
 
 def test_two_train_seeds_are_two_lines_and_one_conclusion(tmp_path: Path) -> None:
