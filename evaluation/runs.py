@@ -14,6 +14,7 @@ from evaluation.curves import read_curves
 from evaluation.files import is_file, read_bytes
 from evaluation.record import damaged, parse_record
 from evaluation.results import read_results
+from evaluation.trials import read_trials
 from partitions.errors import BadInput
 from strategies.history import History
 
@@ -48,6 +49,11 @@ class Run:
     def curves(self) -> pd.DataFrame:
         """The points of its curves (`read_curves`)."""
         return read_curves(self.path)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """Every trial of its hyper-parameter searches (`read_trials`); without rows where nothing was searched."""
+        return read_trials(self.path)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from flower_apps.stages import Stage
 from partitions.requests import parse_request
 from strategies.base import RequestPlan
 
+SEARCHED = "searched"
+"""What stands in place of the preset where a method's settings were chosen by a search."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -46,18 +49,21 @@ class Arm:
     Attributes
     ----------
     method, preset : str
-        ``original``, ``retrain`` (gold) or a method, and the method's preset.
+        ``original``, ``retrain`` (gold) or a method, and the method's preset, or `SEARCHED`.
     config : mapping
         The method's resolved settings.
     checkpoints : mapping of str to Stage or None
         ``trained`` for the original; ``unlearned`` and ``recovered`` for the others. There is no recovered model after
         a diverged unlearning step.
+    search : mapping
+        How the settings were chosen, for the record of the run; empty where they were given.
     """
 
     method: str
     preset: str
     config: Mapping[str, Any]
     checkpoints: Mapping[str, Stage | None]
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def last(self) -> Stage:

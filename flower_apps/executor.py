@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
 from clients.catalogue import TASKS
 from evaluation.evaluator import Evaluator, InProcess
-from flower_apps.cases import Arm, Case
+from flower_apps.cases import SEARCHED, Arm, Case
 from flower_apps.cells import GOLD, ORIGINAL, methods_by_request, run_methods
 from flower_apps.depot import stage_depot
 from flower_apps.group_stages import GroupStages
@@ -17,6 +17,7 @@ from flower_apps.identity import Identity
 from flower_apps.preflight import facts_given
 from flower_apps.runs import RunFolder
 from flower_apps.scoring import Scorer
+from flower_apps.searching import Search, Searching
 from flower_apps.settings import GroupSettings
 from flower_apps.shadowing import Shadowing
 from flower_apps.sites import Facts, Sites, check_backdoor, check_sites, difficulty_of, request_plan
@@ -30,6 +31,9 @@ from strategies.federation import Federation
 from strategies.registry import METHODS
 
 NOT_EARLIER = "not applicable to an earlier request"
+
+Branch = tuple[str, str]
+"""A method and its preset, or `SEARCHED`."""
 
 
 class GroupExecutor:
@@ -85,6 +89,7 @@ class GroupExecutor:
         self._stages = GroupStages(settings, self._workshop, self._identity, self._facts, self._configs, schedule)
         self._scorer = Scorer(settings, home, run, self._workshop, self._identity, schedule, self._evaluator)
         self._shadowing = Shadowing(self._scorer.bench, self._stages, sites)
+        self._searching = Searching(settings, run, self._stages, self._scorer, events)
 
     def execute(self) -> None:
         """Compute or find every stage, score every model and write the results of every cell."""
@@ -97,39 +102,53 @@ class GroupExecutor:
         original = Arm(ORIGINAL, "", {}, {"trained": self._stages.original()})
         for methods, selections in sequences:
             for seed in self._settings.seeds("unlearn"):
-                starts: dict[str, Stage | None] = dict.fromkeys(methods, original.last)
+                starts: dict[Branch, Stage | None] = dict.fromkeys(self._arms(methods), original.last)
                 for text, selection in selections.items():
                     plan = request_plan(text, self._request_seed, selection)
                     case = Case(plan, selection, seed, difficulty_of(self._facts, selection))
                     starts = self._forget(case, original, starts)
         self._evaluator.finish()
 
-    def _forget(self, case: Case, original: Arm, starts: Mapping[str, Stage | None]) -> dict[str, Stage | None]:
+    def _arms(self, methods: Iterable[str]) -> list[Branch]:
+        """Return each of the methods with the preset, followed by what a search makes of it where there is one."""
+        presets = (self._settings.preset, SEARCHED)
+        return [
+            (name, preset)
+            for name in methods
+            for preset in presets
+            if preset != SEARCHED or name in self._searching.methods
+        ]
+
+    def _forget(self, case: Case, original: Arm, starts: Mapping[Branch, Stage | None]) -> dict[Branch, Stage | None]:
         """Run every method on one request and score it; return where the next request of a sequence starts.
 
         A method that cannot do the request says so in the results, and does none of the later ones.
         """
         gold = self._retrain(case)
         anchors = self._scorer.score(gold, case)
-        unfit = {name: self._unfit(name, case) if start else NOT_EARLIER for name, start in starts.items()}
-        fit = [name for name, why_not in unfit.items() if not why_not]
+        unfit = {branch: self._unfit(branch[0], case) if start else NOT_EARLIER for branch, start in starts.items()}
+        fit = [name for (name, preset), why_not in unfit.items() if not why_not and preset != SEARCHED]
         shadows = self._shadowing.of(case, original.last, gold, fit)
 
         def write(arm: Arm) -> None:
-            self._scorer.write(arm, gold, anchors, case, shadows.of(arm.method) if shadows else None)
+            self._scorer.write(arm, gold, anchors, case, shadows.of(arm.method, arm.preset) if shadows else None)
 
         write(original)
         write(gold)
-        ends: dict[str, Stage | None] = {}
-        for name, start in starts.items():
-            if start is None or unfit[name]:
-                config = self._configs[name].model_dump(mode="json")
-                self._scorer.write_unfit(name, self._settings.preset, config, unfit[name], anchors, case)
-                ends[name] = None
-                continue
-            arm = self._unlearn(name, start, original.last, case)
-            write(arm)
-            ends[name] = arm.last
+        ends: dict[Branch, Stage | None] = {}
+        for (name, preset), start in starts.items():
+            config, why_not, status = self._configs[name].model_dump(mode="json"), unfit[name, preset], "not_applicable"
+            arm = None
+            if start is not None and not why_not and preset == SEARCHED:
+                arm, why_not = self._searching.arm(Search(name, start, original.last, gold, anchors, case))
+                status = "diverged"
+            elif start is not None and not why_not:
+                arm = Arm(name, preset, config, self._stages.put_through(name, start, original.last, case))
+            if arm is None:
+                self._scorer.write_unfit(name, preset, config, why_not, anchors, case, status)
+            else:
+                write(arm)
+            ends[name, preset] = arm.last if arm else None
         return ends
 
     def _unfit(self, name: str, case: Case) -> str:
@@ -155,15 +174,6 @@ class GroupExecutor:
         trained = self._stages.retrained(case)
         recovered = self._stages.recovered(GOLD, trained, case, None)
         return Arm(GOLD, "", {}, {"unlearned": trained, "recovered": recovered})
-
-    def _unlearn(self, name: str, start: Stage, original: Stage, case: Case) -> Arm:
-        stages, resolved = self._stages, self._configs[name].model_dump(mode="json")
-        unlearned = stages.unlearned(name, start, original, case)
-        recovered = None
-        if unlearned.status == "ok":
-            hook = stages.hook(name, start, unlearned, original, case)
-            recovered = stages.recovered(name, unlearned, case, hook)
-        return Arm(name, self._settings.preset, resolved, {"unlearned": unlearned, "recovered": recovered})
 
     @cached_property
     def _request_seed(self) -> int:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 CHECKPOINTS = ("trained", "unlearned", "recovered")
 ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
-_OF_METHODS = ("methods", "preset", "overrides", "exclude", "unlearn-epochs", "unlearn-seeds", "requests")
+_OF_SEARCH = ("search", *(f"search-{what}" for what in ("sampler", "trials", "seed", "rule", "checkpoint")))
+_OF_METHODS = ("methods", "preset", "overrides", "exclude", *_OF_SEARCH, "unlearn-epochs", "unlearn-seeds", "requests")
 _OF_SCORING = ("evaluate-seeds", "features", "shadows", "relearn-epochs")
 _SECTIONS = {
     "On what was forgotten, on what was retained (held-out records; _train: trained ones) and on all held out": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,15 @@ class GroupStages:
         schedule: Schedule,
     ) -> None:
         self._settings, self._workshop, self._identity, self._facts = settings, workshop, identity, facts
-        self._configs, self._schedule = configs, schedule
+        self._configs, self._schedule, self._note = configs, schedule, ""
         self._task = TASKS.get(settings.task)
         self._initial = cache(partial(workshop.start, self._built_state))
+
+    def configured(self, name: str, config: MethodConfig, note: str = "") -> GroupStages:
+        """Return the same stages with other settings of a method; `note` ends the labels of its progress."""
+        other = copy(self)
+        other._configs, other._note = {**self._configs, name: config}, note
+        return other
 
     def original(self) -> Stage:
         """Return the original: trained on everything, or imported; raises `RunFailed` when it diverged."""
@@ -119,7 +126,7 @@ class GroupStages:
         rounds : callable, optional
             Finds the stage with that training's rounds, where it is not `original`; called only when they are needed.
         """
-        config = self._configs[name]
+        config, label = self._configs[name], f"{name} {case.plan.text}{self._note}"
         parts = {
             **self._identity.training,
             **self._identity.request(case.plan, case.selection),
@@ -137,9 +144,30 @@ class GroupStages:
 
         def compute(work: StageWork) -> Outcome:
             history = self._history(name, original, rounds)
-            return self._strategy(name, case, case.seed, config, history, self._rounds(work)).run(start.state)
+            strategy = self._strategy(name, case, case.seed, config, history, self._rounds(work), label)
+            return strategy.run(start.state)
 
-        return self._stage("unlearn", f"{name} {case.plan.text}", parts, compute)
+        return self._stage("unlearn", label, parts, compute)
+
+    def put_through(
+        self,
+        name: str,
+        start: Stage,
+        original: Stage,
+        case: Case,
+        rounds: Callable[[], Stage] | None = None,
+        *,
+        recover: bool = True,
+    ) -> dict[str, Stage | None]:
+        """Return both checkpoints of a method; arguments as in `unlearned`.
+
+        There is no recovered model after a diverged unlearning step, and where `recover` is false.
+        """
+        unlearned = self.unlearned(name, start, original, case, rounds)
+        if unlearned.status != "ok" or not recover:
+            return {"unlearned": unlearned, "recovered": None}
+        hook = self.hook(name, start, unlearned, original, case, rounds)
+        return {"unlearned": unlearned, "recovered": self.recovered(name, unlearned, case, hook)}
 
     def recovered(self, name: str, parent: Stage, case: Case, hook: Hook | None, seed: int | None = None) -> Stage:
         """Return `parent` after the recovery rounds; `hook` makes what the method changes about them.
@@ -156,7 +184,7 @@ class GroupStages:
             "recovery-epochs": settings.recovery_epochs,
             "recovery-max-norm": settings.recovery_max_norm,
         }
-        label = f"recover {name} {case.plan.text}" + ("" if seed is None else f", seed {own}")
+        label = f"recover {name} {case.plan.text}{self._note}" + ("" if seed is None else f", seed {own}")
 
         def compute(work: StageWork) -> Outcome:
             return run_recovery(

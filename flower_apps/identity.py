@@ -77,8 +77,13 @@ class Identity:
         resolved = {site: str(found["train-hash"]) for site, found in selection.items()}
         return {"request": resolved, "departed": sorted(plan.departed)}
 
-    def cell(self, method: str, config: Mapping[str, Any], plan: RequestPlan, unlearn_seed: int) -> str:
-        """Return the id of a cell, 12 hex digits."""
+    def cell(
+        self, method: str, config: Mapping[str, Any], plan: RequestPlan, unlearn_seed: int, *, searched: bool = False
+    ) -> str:
+        """Return the id of a cell, 12 hex digits.
+
+        Settings that a search chose make a cell of their own, also where they are those of another cell.
+        """
         settings = self._settings
         parts = {
             **self.training,
@@ -93,4 +98,6 @@ class Identity:
         }
         if settings.history_every > 1 or settings.history_half:
             parts["history"] = [settings.history_every, settings.history_half]
+        if searched:
+            parts["searched"] = True
         return stage_key(parts)[:12]

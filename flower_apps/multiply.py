@@ -212,6 +212,9 @@ def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:
                 raise BadInput(f"{name}.overrides", values["overrides"], "nothing, since methods has the settings")
             if settings:
                 flat["overrides"] = settings
+        elif key == "search":
+            each = [_as_json(one, f"{name}.{key}") for one in value] if isinstance(value, list) else value
+            flat[key] = _as_json(each, f"{name}.{key}")
         elif key in LIST_KEYS and isinstance(value, list):
             flat[key] = _join(value, LIST_KEYS[key], f"{name}.{key}")
         elif isinstance(value, list) and not value:
@@ -235,6 +238,18 @@ def _joined(values: Any) -> Any:
     if not isinstance(values, list):
         return values
     return [" > ".join(map(str, value)) if isinstance(value, list) else value for value in values]
+
+
+def _as_json(value: Any, key: str) -> Any:
+    """Return a mapping as JSON text, in the order written; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            key, value, "methods with their settings, each with a list of values or a range", str(error)
+        ) from None
 
 
 def _merge_overrides(given: Any, method_sets: Iterable[tuple[str, Any]], name: str) -> str:

@@ -17,6 +17,7 @@ def check_groups(groups: Sequence[GroupSettings]) -> None:
         if settings.original and not Path(settings.original).is_file():
             raise BadInput("original", settings.original, "a safetensors file that exists")
         _check_methods(settings)
+        _check_search(settings)
         _check_device(settings)
 
 
@@ -39,6 +40,12 @@ def _check_device(settings: GroupSettings) -> None:
 
     kind = resolve_device(settings.device)
     check_precision(resolve_precision(settings.precision, kind), kind)
+
+
+def _check_search(settings: GroupSettings) -> None:
+    from flower_apps.search_space import spaces_of
+
+    spaces_of(settings)
 
 
 def facts_given(settings: GroupSettings) -> dict[str, bool]:

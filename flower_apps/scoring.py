@@ -13,10 +13,10 @@ from clients.catalogue import TASKS
 from clients.scoring import Tables, score_records
 from clients.site import Site, reference_view
 from evaluation.evaluator import Evaluator
-from evaluation.evidence import ScoredModel
+from evaluation.evidence import Evidence, ScoredModel
 from evaluation.shadows import Shadows
 from evaluation.submission import Submission
-from flower_apps.cases import Arm, Case
+from flower_apps.cases import SEARCHED, Arm, Case
 from flower_apps.identity import Identity
 from flower_apps.probes.base import Bench
 from flower_apps.probes.catalogue import PROBES
@@ -65,7 +65,7 @@ class Scorer:
         self._settings, self._home, self._run = settings, home, run
         self._workshop, self._identity, self._schedule = workshop, identity, schedule
         self._evaluator = evaluator
-        self._task = TASKS.get(settings.task)
+        self.task = TASKS.get(settings.task)
 
     def score(self, gold: Arm, case: Case) -> Scored:
         """Return every checkpoint of gold with its scores and costs, for the other arms to be read against."""
@@ -78,7 +78,7 @@ class Scorer:
 
         `anchors` is gold, scored once for all arms of the case; `shadows` are the arm's, by checkpoint.
         """
-        cell = self._identity.cell(arm.method, arm.config, case.plan, case.seed)
+        cell = self._cell(arm.method, arm.preset, arm.config, case)
         for name in arm.checkpoints:
             attacked = (shadows or {}).get(name)
             if arm is gold:
@@ -89,17 +89,62 @@ class Scorer:
             )
             self._write_rows(cell, scored, anchors, compared, case, attacked)
         checkpoints = {name: str(s.model_path) for name, s in arm.checkpoints.items() if s is not None}
-        self._add_cell(cell, arm.method, arm.preset, arm.config, case, checkpoints, arm.last.status)
+        self._add_cell(cell, arm.method, arm.preset, arm.config, case, checkpoints, arm.last.status, arm.search)
 
     def write_unfit(
-        self, method: str, preset: str, config: Mapping[str, Any], reason: str, anchors: Scored, case: Case
+        self,
+        method: str,
+        preset: str,
+        config: Mapping[str, Any],
+        reason: str,
+        anchors: Scored,
+        case: Case,
+        status: str = "not_applicable",
     ) -> None:
-        """Write that a method cannot do a request: rows without values, and the reason."""
-        cell = self._identity.cell(method, config, case.plan, case.seed)
+        """Write that there is no model, by default because the method cannot do the request: no values, the reason."""
+        cell = self._cell(method, preset, config, case)
         for checkpoint in ("unlearned", "recovered"):
-            model = ScoredModel(method, preset, checkpoint, "not_applicable", reason, None, None, None)
+            model = ScoredModel(method, preset, checkpoint, status, reason, None, None, None)
             self._write_rows(cell, model, anchors, None, case)
-        self._add_cell(cell, method, preset, config, case, {}, "not_applicable")
+        self._add_cell(cell, method, preset, config, case, {}, status)
+
+    def look(self, arm: Arm, name: str, gold: Arm, anchors: Scored, case: Case) -> Evidence:
+        """Return one checkpoint of an arm with all its scores beside gold's; writes nothing.
+
+        Every record is scored, as `write` will want it of the trial that is chosen; who selects takes the training
+        records of it (`evaluation.selection.training_rows`).
+        """
+        stage = arm.checkpoints[name]
+        assert stage is not None, "a diverged model is not looked at"
+        tables = self._tables(stage, gold.checkpoints[name], f"{arm.method} {name}", case)
+        return Evidence(
+            model=ScoredModel(arm.method, arm.preset, name, "ok", "", tables["scorecard"], None, None),
+            gold=anchors[name],
+            other_gold=None,
+            comparison=tables.get("comparison"),
+            granularity=case.plan.granularity,
+            metric_name=self.task.metric_name,
+            higher_is_better=self.task.higher_is_better,
+            has_reference=self._reference is not None,
+            seed=self._settings.seeds("evaluate")[0],
+        )
+
+    def labels(self, case: Case) -> dict[str, Any]:
+        """Return what all rows about a case begin with: experiment, task, data set, split, model and request."""
+        settings = self._settings
+        return {
+            "experiment": settings.name,
+            "task": settings.task,
+            "dataset": settings.dataset,
+            "partition": settings.split,
+            "alpha": settings.alpha if settings.split in ("dirichlet", "quantity") else None,
+            "model": settings.model,
+            "request": case.plan.text,
+            "granularity": case.plan.granularity,
+        }
+
+    def _cell(self, method: str, preset: str, config: Mapping[str, Any], case: Case) -> str:
+        return self._identity.cell(method, config, case.plan, case.seed, searched=preset == SEARCHED)
 
     def _add_cell(
         self,
@@ -110,6 +155,7 @@ class Scorer:
         case: Case,
         checkpoints: Mapping[str, str],
         status: str,
+        search: Mapping[str, Any] | None = None,
     ) -> None:
         self._run.add_cell(
             {
@@ -124,6 +170,7 @@ class Scorer:
                 "config": dict(config),
                 "settings": {**self._settings.to_run_config(), "precision": self._identity.training["precision"]},
                 "status": status,
+                **({"search": dict(search)} if search else {}),
             }
         )
 
@@ -162,14 +209,7 @@ class Scorer:
         settings = self._settings
         labels = {
             "cell": cell,
-            "experiment": settings.name,
-            "task": settings.task,
-            "dataset": settings.dataset,
-            "partition": settings.split,
-            "alpha": settings.alpha if settings.split in ("dirichlet", "quantity") else None,
-            "model": settings.model,
-            "request": case.plan.text,
-            "granularity": case.plan.granularity,
+            **self.labels(case),
             "method": model.method,
             "preset": model.preset,
             "checkpoint": model.checkpoint,
@@ -185,8 +225,8 @@ class Scorer:
                 other_gold=anchors[other],
                 comparison=compared,
                 granularity=case.plan.granularity,
-                metric_name=self._task.metric_name,
-                higher_is_better=self._task.higher_is_better,
+                metric_name=self.task.metric_name,
+                higher_is_better=self.task.higher_is_better,
                 has_reference=self._reference is not None,
                 evaluate_seeds=tuple(settings.seeds("evaluate")),
                 earlier=case.earlier,

@@ -109,6 +109,24 @@ class GroupSettings(BaseModel):
     exclude: Annotated[
         str, Field(description='cells left out, as JSON, [{"method": "ga", "request": "class:5"}]; empty: none')
     ] = ""
+    search: Annotated[
+        str,
+        Field(description='settings to search as JSON, {"ga": {"max-norm": [1, 5]}}, on training records; empty: none'),
+    ] = ""
+    search_sampler: Annotated[Literal["grid", "random", "tpe"], Field(description="how a search draws its trials")] = (
+        "grid"
+    )
+    search_trials: Annotated[
+        int, Field(ge=1, le=10_000, description="trials of a method at most, for each request")
+    ] = 16
+    search_seed: Annotated[int, Field(ge=0, description="seed of the trials that are drawn")] = 0
+    search_rule: Annotated[
+        Literal["retain-forget", "oracle"],
+        Field(description="best trial: retained minus forgotten training records, or nearest to gold on both"),
+    ] = "retain-forget"
+    search_checkpoint: Annotated[
+        Literal["unlearned", "recovered"], Field(description="model of a trial that the rule looks at")
+    ] = "recovered"
     unlearn_epochs: Annotated[int, Field(ge=0, description="local epochs of the unlearning step")] = 5
     unlearn_seeds: Annotated[str, Field(description="unlearning seeds, comma separated")] = "0"
     recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
@@ -244,6 +262,7 @@ class GroupSettings(BaseModel):
             if isinstance(value, int) and value > LARGEST:
                 raise BadInput(key, value, f"a whole number up to {LARGEST}")
         settings.seeds("unlearn"), settings.seeds("evaluate"), settings.method_overrides(), settings.exclusions()
+        settings.searched()
         return settings
 
     def to_run_config(self) -> dict[str, Scalar]:
@@ -272,19 +291,30 @@ class GroupSettings(BaseModel):
 
     def method_overrides(self) -> dict[str, dict[str, Any]]:
         """Return the method settings by method name; raises `BadInput` when `overrides` is not JSON objects."""
-        if not self.overrides:
-            return {}
-        try:
-            parsed = json.loads(self.overrides)
-        except json.JSONDecodeError as error:
-            raise BadInput("overrides", self.overrides, "a JSON object", str(error)) from None
-        if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
-            raise BadInput("overrides", self.overrides, 'a JSON object of objects, such as {"ga": {"max-norm": 5}}')
-        return parsed
+        return _json_objects("overrides", self.overrides, '{"ga": {"max-norm": 5}}')
+
+    def searched(self) -> dict[str, dict[str, Any]]:
+        """Return what is searched, by method and setting; raises `BadInput` when `search` is not JSON objects.
+
+        `flower_apps.search_space.spaces_of` checks what they hold.
+        """
+        return _json_objects("search", self.search, '{"ga": {"max-norm": [1, 5]}}')
 
     def exclusions(self) -> list[Exclusion]:
         """Return the cells that are left out; raises `BadInput` when `exclude` is not JSON of the right form."""
         return read_exclusions(self.exclude)
+
+
+def _json_objects(key: str, text: str, example: str) -> dict[str, dict[str, Any]]:
+    if not text:
+        return {}
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadInput(key, text, "a JSON object", str(error)) from None
+    if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
+        raise BadInput(key, text, f"a JSON object of objects, such as {example}")
+    return parsed
 
 
 def unknown_key(key: str, known: Iterable[str]) -> BadInput:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from evaluation.metrics.distances import l2_distance
 from evaluation.shadows import Shadows
-from flower_apps.cases import Arm, Case
+from flower_apps.cases import SEARCHED, Arm, Case
 from flower_apps.cells import GOLD
 from flower_apps.group_stages import GroupStages
 from flower_apps.probes.base import Bench
@@ -42,8 +42,14 @@ class Shadowed:
     forgot: Mapping[tuple[str, str], np.ndarray]
     failed: Mapping[tuple[str, str], str]
 
-    def of(self, method: str) -> dict[str, Shadows]:
-        """Return the shadows of a model by checkpoint; the original forgets nothing, so its shadows stay as trained."""
+    def of(self, method: str, preset: str = "") -> dict[str, Shadows]:
+        """Return the shadows of a model by checkpoint; the original forgets nothing, so its shadows stay as trained.
+
+        They forget with the preset's settings, so that those which a search chose have none that did.
+        """
+        if preset == SEARCHED:
+            why = "the shadows forgot with the preset's settings, not with those that the search chose"
+            return {checkpoint: replace(plain, reason=plain.reason or why) for checkpoint, plain in self.plain.items()}
         if method == "original":
             plain = self.plain["unlearned"]
             return {"trained": replace(plain, forgot=plain.trained)}
@@ -153,7 +159,7 @@ class Shadowing:
                 if shadow.status != "ok":
                     raise _Diverged(f"shadow {number} diverged in training: {shadow.reason}")
                 rounds = partial(self._stages.shadow_rounds, own, seed)
-                models = {name: self._put_through(name, shadow, own, rounds) for name in methods}
+                models = {name: self._stages.put_through(name, shadow, shadow, own, rounds) for name in methods}
                 self._stages.let_shadow_rounds_go(own, seed)
             trained.append(self._phi(case, shadow, f"shadow {number}"))
             for (name, checkpoint), stage in ((key, models[key[0]][key[1]]) for key in forgot):
@@ -163,16 +169,6 @@ class Shadowing:
                 else:
                     forgot[name, checkpoint].append(self._phi(case, stage, f"shadow {number} {name} {checkpoint}"))
         return trained, forgot, failed
-
-    def _put_through(
-        self, name: str, shadow: Stage, case: Case, rounds: Callable[[], Stage]
-    ) -> dict[str, Stage | None]:
-        stages = self._stages
-        unlearned = stages.unlearned(name, shadow, shadow, case, rounds)
-        if unlearned.status != "ok":
-            return {"unlearned": unlearned, "recovered": None}
-        hook = stages.hook(name, shadow, unlearned, shadow, case, rounds)
-        return {"unlearned": unlearned, "recovered": stages.recovered(name, unlearned, case, hook)}
 
     def _own_case(self, case: Case, number: int) -> Case:
         """Return the shadow's own request: to forget its half of the challenged records and all that is not."""

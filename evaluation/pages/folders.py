@@ -17,6 +17,7 @@ from evaluation.report.sections import slug
 from evaluation.results import FILE as RESULTS
 from evaluation.runs import RECORD, Run, read_record
 from evaluation.service.sources import RunInfo
+from evaluation.trials import FILE as TRIALS
 from partitions.errors import BadInput
 
 KEPT = 8
@@ -95,7 +96,7 @@ def _id(folder: Path) -> str:
 def _stamp(folder: Path) -> Stamp:
     """Return what changes whenever a file of the run is written, or who may read it: its times and size."""
     found: list[tuple[int, ...]] = []
-    for name in (RECORD, RESULTS, CURVES):
+    for name in (RECORD, RESULTS, CURVES, TRIALS):
         try:
             state = (folder / name).stat()
             found.append((state.st_mtime_ns, state.st_ctime_ns, state.st_size))

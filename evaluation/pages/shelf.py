@@ -164,7 +164,7 @@ class Shelf:
 
 def _digest(run: OpenRun) -> str:
     found = hashlib.sha256(repr((run.name, run.manifest)).encode())
-    for frame in (run.results, run.curves, run.rounds):
+    for frame in (run.results, run.curves, run.trials, run.rounds):
         found.update(repr(list(frame.columns)).encode())
         found.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     return found.hexdigest()[:24]

@@ -15,6 +15,7 @@ from evaluation.report.further import further_grid
 from evaluation.report.grid import Grid, distances
 from evaluation.report.judgements import difficulty_grid, spread_grid, verdict
 from evaluation.report.palette import Look, looks
+from evaluation.report.search import search_grids
 from evaluation.report.sections import AFTER, GOLD, ORIGINAL, Section, drawable, sections_of, slug, visible
 from evaluation.runs import ROUNDS
 from evaluation.service.sources import OpenRun
@@ -69,9 +70,10 @@ def chapters_of(run: OpenRun) -> list[Chapter]:
 
 def chapter_of(section: Section, look: Mapping[str, Look]) -> Chapter:
     """Gather all that is told of a request; a table without a line is left out."""
-    further = {
+    further: dict[str, Sequence[Grid | None]] = {
         "Membership attacks": [attack_grid(section, point) for point in AFTER],
         "Features, relearning, backdoor": [further_grid(section, point) for point in AFTER],
+        "Search of settings": [grid for point in AFTER for grid in search_grids(section, point)],
         "Spread over seeds": [spread_grid(section, point) for point in AFTER],
         "Beside the published numbers": [published_grid(section)],
     }

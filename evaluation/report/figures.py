@@ -30,6 +30,7 @@ from evaluation.report.durability import backdoor, relearning
 from evaluation.report.features import embedding
 from evaluation.report.grid import signed
 from evaluation.report.palette import INK, Look
+from evaluation.report.search import search_plot
 from evaluation.report.sections import AFTER, CONTROL, GOLD, KL, ORIGINAL, Section
 from evaluation.report.site_figures import held_out
 from evaluation.tables import short
@@ -42,7 +43,7 @@ NEAREST, CLOSER = 0.05, 0.12
 
 def plots_of(section: Section, looks: Mapping[str, Look]) -> list[Plot]:
     """Return the figures of a request, checkpoint by checkpoint; one without any number is left out."""
-    makers = (plane, heat_map, cost, roc, bands, relearning, backdoor, held_out, embedding)
+    makers = (plane, heat_map, cost, roc, bands, relearning, backdoor, held_out, embedding, search_plot)
     found = [maker(section, checkpoint, looks) for checkpoint in AFTER for maker in makers]
     return [plot for plot in found if plot is not None]
 

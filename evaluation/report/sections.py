@@ -15,6 +15,7 @@ import pandas as pd
 from evaluation.curves import COLUMNS
 from evaluation.service.sources import OpenRun
 from evaluation.tables import GROUP, OF_VALUES, UNFIT, Row, mean, metric_name, summary_json, variants
+from evaluation.trials import COLUMNS as TRIALS
 from partitions.errors import BadInput
 
 GOLD, ORIGINAL, CONTROL = "retrain", "original", "fine-tuning"
@@ -49,6 +50,8 @@ class Section:
         Difficulty of the request before training (`partitions.difficulty.Difficulty.to_json`); empty likewise.
     curves : DataFrame
         The rows of ``curves.csv`` of its models; empty when the run kept none.
+    trials : DataFrame
+        The rows of ``trials.csv`` of its searches; empty without any.
     """
 
     number: int
@@ -58,6 +61,7 @@ class Section:
     settings: Mapping[str, Any]
     before: Mapping[str, Any]
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(COLUMNS)))
+    trials: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRIALS)))
 
     @property
     def metric(self) -> str:
@@ -136,7 +140,7 @@ def sections_of(run: OpenRun) -> list[Section]:
     results = run.results
     if results.empty:
         raise BadInput("run", run.name, "a run with results, and results.csv is empty", "finish it with `lethe run`")
-    curves = run.curves
+    curves, trials = run.curves, run.trials
     cells = {str(cell["cell"]): cell for cell in run.manifest.get("cells", ())}
     groups = [group for _, group in results.groupby(list(GROUP), dropna=False, sort=False)]
     return [
@@ -148,9 +152,18 @@ def sections_of(run: OpenRun) -> list[Section]:
             settings=_first(cells, group, "settings"),
             before=_first(cells, group, "difficulty"),
             curves=curves[(curves["request"] == found["request"]) & curves["cell"].isin(group["cell"].unique())],
+            trials=_of(trials, found),
         )
         for number, (found, group) in enumerate(zip(summary_json(results)["groups"], groups, strict=True), start=1)
     ]
+
+
+def _of(trials: pd.DataFrame, labels: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the trials with the labels of a request."""
+    for name in GROUP:
+        wanted = labels[name]
+        trials = trials[trials[name].isna() if wanted is None else trials[name] == wanted]
+    return trials.reset_index(drop=True)
 
 
 def faults(section: Section) -> list[tuple[str, str, str, str]]:

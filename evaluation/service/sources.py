@@ -59,6 +59,10 @@ class OpenRun(Protocol):
         """The points of figures, as `evaluation.curves.read_curves` returns them."""
 
     @property
+    def trials(self) -> pd.DataFrame:
+        """Every trial of its searches, as `evaluation.trials.read_trials` returns them; may be empty."""
+
+    @property
     def manifest(self) -> Mapping[str, Any]:
         """The contents of ``run.json``; empty where none was given."""
 

@@ -12,6 +12,7 @@ import pandas as pd
 from evaluation.service.formats import TABLE, read_table
 from evaluation.service.sources import RunInfo
 from evaluation.service.store import Store
+from evaluation.trials import no_trials
 from partitions.errors import BadInput
 
 
@@ -80,6 +81,11 @@ class StoredRun:
     def curves(self) -> pd.DataFrame:
         """The points of figures."""
         return self._store.curves(self.id)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """No trials: they stay in the folder of the run that made them."""
+        return no_trials()
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
