@@ -14,7 +14,7 @@ DEEPEST = 12
 LATEST = 1e11
 """Seconds since the epoch that a calendar still has: the year 5138."""
 
-PLACED = ("home", "out", "workers", "jobs", "evaluator", "timeout", "fresh", "keep-histories")
+PLACED = ("home", "out", "workers", "jobs", "evaluator", "track", "timeout", "fresh", "keep-histories")
 """Settings that tell where and how fast a run went, not what it computed."""
 
 Scalar = str | int | float | bool | None

@@ -54,6 +54,9 @@ def run(
     evaluator: Annotated[
         str, typer.Option(metavar="URL", help="Evaluator that scores, see `lethe evaluator`; default: the run itself.")
     ] = "",
+    track: Annotated[
+        str, typer.Option(metavar="TOOLS", help="Follow the run in tensorboard, mlflow or both (comma separated).")
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     report: Annotated[
@@ -72,7 +75,8 @@ def run(
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = list(dict.fromkeys(experiments or [asked.default()]))
-    groups = asked.groups(names, [*(sets or []), *([f"evaluator={evaluator}"] if evaluator else [])])
+    flags = {"evaluator": evaluator, "track": track}
+    groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in flags.items() if value)])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
 

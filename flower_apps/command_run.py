@@ -21,6 +21,7 @@ from flower_apps.progress import Progress, table_console
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
+from flower_apps.tracking.follow import tracked
 from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
 from strategies.events import EventSink
@@ -74,7 +75,8 @@ def run_experiments(
     run = RunFolder(out)
     if manifest is not None and manifest.is_file():
         shutil.copy(manifest, out / "experiments.yaml")
-    with Progress() as progress:
+    followed = dict.fromkeys(name for group in placed for name in group.tracking_names())
+    with Progress() as progress, tracked(list(followed), out, progress.say):
         failures = _run_all(placed, home, run, jobs, gpus, progress)
     _show(out, json_output)
     if report and (out / "results.csv").exists():

@@ -22,6 +22,7 @@ from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import FederatedSites, partition_of
+from flower_apps.tracking.follow import tracked
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
 from strategies.federation import Federation
@@ -47,7 +48,13 @@ def main(grid: Grid, context: Context) -> None:
         expected = settings.sites or len(partition_of(settings, home).sites)
         roster = meet_sites(grid, expected, {}, events, timeout=settings.timeout)
         federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
-        with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
+        # `lethe run` follows what it starts itself
+        followed = [] if settings.out else settings.tracking_names()
+
+        def tell(text: str) -> None:
+            events.emit("note", text=text)
+
+        with scoring(settings, run.path, tell) as evaluator, tracked(followed, run.path, tell):
             GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
         if not settings.out:  # `flwr run`: nobody else shows what came of it
             log(INFO, "%s\nrun folder: %s", summary_text(read_results(run.path)), run.path)

@@ -60,11 +60,11 @@ class Ending:
 
 
 class EventTail:
-    """New events of a JSON-lines file, from the present end on; a line that is still being written waits."""
+    """New events of a JSON-lines file, from the present end or from its start; a line still being written waits."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = path.stat().st_size if path.exists() and not from_start else 0
 
     def new(self) -> Iterator[Event]:
         """Yield the events written since the last call; lines that are no JSON object are skipped."""
