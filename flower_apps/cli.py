@@ -19,6 +19,7 @@ import click
 import typer
 
 from flower_apps.cli_options import AsJson, Experiments, Home, ManifestFile, Sets, print_rows
+from flower_apps.cli_reproduce import reproduce
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
 from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
 
@@ -312,6 +313,9 @@ def report_run(
 
     write_report(folder, target)
     typer.echo(f"{target}: report.html, tables.md, tables.tex, figures/")
+
+
+app.command()(reproduce)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ def run_experiments(
     fresh: bool,
     manifest: Path | None,
     report: bool = False,
+    show: bool = True,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -58,6 +59,8 @@ def run_experiments(
         Copied into the run folder.
     report : bool
         Write the run up at its end, below the run folder.
+    show : bool
+        Print the results at all.
 
     Returns
     -------
@@ -78,7 +81,8 @@ def run_experiments(
     followed = dict.fromkeys(name for group in placed for name in group.tracking_names())
     with Progress() as progress, tracked(list(followed), out, progress.say):
         failures = _run_all(placed, home, run, jobs, gpus, progress)
-    _show(out, json_output)
+    if show:
+        _show(out, json_output)
     if report and (out / "results.csv").exists():
         _write_up(out)
     for text in failures:
