@@ -29,6 +29,7 @@ TIMED = re.compile(r"(?:delta_)?(?:\w*seconds\w*|speedup|speedup_total)")
 GIVEN = "RUN:CELL, RUN:CELL:METRIC, or --run RUN with --where KEY=VALUE"
 SAME = ("checkpoint", "evaluate_seed", "metric")
 """What tells the rows of one cell apart."""
+DEVICES = "devices"
 Judgement = Literal["identical", "within tolerance", "within interval", "differs", "gone", "new", "clock"]
 Execute = Callable[[GroupSettings], None]
 
@@ -391,11 +392,11 @@ def _shown(value: float | None) -> str:
 def _changes(then: Run, now: Run) -> list[tuple[str, str, str]]:
     """Return what differs in environment and devices: what, then, now."""
     old, new = _environment(then), _environment(now)
-    return [
-        (name, old.get(name, "unknown"), new.get(name, "unknown"))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
+    if DEVICES not in old.keys() & new.keys():  # the rounds of one are gone
+        old.pop(DEVICES, None), new.pop(DEVICES, None)
+    names = dict.fromkeys([*old, *new])
+    both = [(name, old.get(name, "unknown"), new.get(name, "unknown")) for name in names]
+    return [change for change in both if change[1] != change[2]]
 
 
 def _environment(run: Run) -> dict[str, str]:
@@ -404,7 +405,7 @@ def _environment(run: Run) -> dict[str, str]:
     libraries = {name: str(version) for name, version in found.get("libraries", {}).items()}
     rounds = run.rounds
     devices = sorted({" ".join(filter(None, pair)) for pair in _pairs(rounds)} - {""})
-    return {**plain, **libraries, **({"devices": ", ".join(devices)} if devices else {})}
+    return {**plain, **libraries, **({DEVICES: ", ".join(devices)} if devices else {})}
 
 
 def _pairs(rounds: pd.DataFrame) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_run import SmallRun
 
+from clients.catalogue import TASKS
 from evaluation import open_run
 from evaluation.runs import Run
 from partitions.errors import BadInput
@@ -86,8 +87,10 @@ def test_a_model_is_the_network_with_the_weights_of_its_checkpoint(run: Run) -> 
     assert State.from_module(model).sha256() == run.state(cell, "unlearned").sha256()
     last = run.model("ga")
     assert State.from_module(last).sha256() == run.state(cell, "recovered").sha256()
+    shape = run.manifest["cells"][0]["network"]["data-shape"]
+    records = TASKS.get("classification").to_inputs(np.zeros((2, *shape), dtype=np.uint8))
     with torch.no_grad():
-        assert last(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+        assert last(records).shape == (2, 10)
 
 
 def test_the_model_after_the_last_round_is_the_original(run: Run) -> None:

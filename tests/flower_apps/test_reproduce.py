@@ -40,7 +40,7 @@ def again(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> tupl
 def doctored(small_run: SmallRun, tmp_path: Path) -> Callable[..., Path]:
     """Return what copies the run and changes one value of a cell."""
 
-    def change(method: str = "ga", metric: str = "test_accuracy", column: str = "value", by: float = 0.25) -> Path:
+    def change(method: str = "ga", metric: str = "test_accuracy", column: str = "value", by: float = 2.0) -> Path:
         folder = Path(shutil.copytree(small_run.path, tmp_path / "doctored"))
         table = pd.read_csv(folder / "results.csv", dtype=str, keep_default_na=False)
         rows = (table["method"] == method) & (table["metric"] == metric) & (table["checkpoint"] == "recovered")
@@ -64,7 +64,7 @@ def test_a_cell_computed_from_nothing_is_the_same_to_the_bit(again: tuple[Chosen
     assert len(found.compared) == len(chosen.rows) > 100
     assert {one.judgement for one in found.compared} == {"identical", "clock"}
     assert found.verdict.startswith(f"reproduced: ga client:site-1 ({chosen.cell['cell']}): ")
-    assert found.changes == ()
+    assert {what for what, _, _ in found.changes} <= {"commit"}  # somebody may commit while the tests run
 
 
 def test_only_that_cell_is_computed_and_nothing_of_the_old_result_is_used(
@@ -103,7 +103,7 @@ def test_a_doctored_value_is_noticed(
     assert not found.equal
     wrong = [one for one in found.compared if one.judgement not in ("identical", "clock")]
     assert {(one.checkpoint, one.metric) for one in wrong} == {("recovered", "test_accuracy")}
-    assert all(one.then == pytest.approx(one.now + 0.25) for one in wrong)
+    assert all(one.then == pytest.approx(one.now + 2.0) for one in wrong)
     assert found.verdict.startswith("NOT reproduced: ga client:site-1")
 
 
