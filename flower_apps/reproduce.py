@@ -374,7 +374,8 @@ def _judged(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None, toler
         return "identical"
     if abs(new - old) <= tolerance * max(1.0, abs(old)):
         return "within tolerance"
-    return "within interval" if then["ci_low"] <= new <= then["ci_high"] else "differs"
+    inside = then["ci_low"] <= min(old, new) and max(old, new) <= then["ci_high"]
+    return "within interval" if inside else "differs"
 
 
 def _whole(number: Any) -> int | None:

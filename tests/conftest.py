@@ -42,7 +42,9 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
-    """Return a finished run; nobody changes it or its home."""
-    from small_run import make_small_run
+    """Return a finished run, one for all processes of the tests; nobody changes it or its home."""
+    from small_run import shared_small_run
 
-    return make_small_run(tmp_path_factory.mktemp("small-home"))
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    base = tmp_path_factory.getbasetemp()
+    return shared_small_run((base if alone else base.parent) / "small-home")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from end_to_end.in_process import run_group
+from filelock import FileLock
 
 from flower_apps.runs import group_id
 from flower_apps.settings import GroupSettings
@@ -60,6 +61,12 @@ def execute(settings: GroupSettings) -> Path:
     return out
 
 
-def make_small_run(home: Path, name: str = "20260101-000000-small", **changes: object) -> SmallRun:
-    """Run it; nothing that is made may be changed."""
-    return SmallRun(home, execute(settings_of(home, home / "runs" / name, **changes)))
+def shared_small_run(home: Path) -> SmallRun:
+    """Return the run below `home`, which the first process that asks makes and the others wait for."""
+    made = SmallRun(home, home / "runs" / "20260101-000000-small")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(home.with_suffix(".lock")):
+        if not (done := home / "done").exists():
+            execute(settings_of(made.home, made.path))
+            done.touch()
+    return made

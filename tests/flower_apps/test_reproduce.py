@@ -103,7 +103,7 @@ def test_a_doctored_value_is_noticed(
     assert not found.equal
     wrong = [one for one in found.compared if one.judgement not in ("identical", "clock")]
     assert {(one.checkpoint, one.metric) for one in wrong} == {("recovered", "test_accuracy")}
-    assert all(one.then == pytest.approx(one.now + 2.0) for one in wrong)
+    assert all(one.then == pytest.approx(one.now + 2.0, abs=1e-4) for one in wrong)
     assert found.verdict.startswith("NOT reproduced: ga client:site-1")
 
 
