@@ -25,6 +25,7 @@ from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, RunFailed, unknown_name
 
 CELL = re.compile(r"[0-9a-f]{12}")
+COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 TIMED = re.compile(r"(?:delta_)?(?:\w*seconds\w*|speedup|speedup_total)")
 GIVEN = "RUN:CELL, RUN:CELL:METRIC, or --run RUN with --where KEY=VALUE"
 SAME = ("checkpoint", "evaluate_seed", "metric")
@@ -403,6 +404,8 @@ def _changes(then: Run, now: Run) -> list[tuple[str, str, str]]:
 def _environment(run: Run) -> dict[str, str]:
     found = run.manifest["environment"]
     plain = {name: str(found[name]) for name in ("commit", "python", "platform", "host", "cpus") if name in found}
+    if "commit" in plain:
+        plain["commit"] = COMMIT.sub(r"\1", plain["commit"])
     libraries = {name: str(version) for name, version in found.get("libraries", {}).items()}
     rounds = run.rounds
     devices = sorted({" ".join(filter(None, pair)) for pair in _pairs(rounds)} - {""})

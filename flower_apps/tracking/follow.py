@@ -12,6 +12,8 @@ from flower_apps.tracking.feed import Feed
 
 EVERY = 5.0
 """Seconds between two looks."""
+PATIENCE = 60.0
+"""Seconds that a look may still take when the run has ended."""
 
 
 @contextmanager
@@ -56,9 +58,12 @@ class Follower:
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more and close the writers."""
+        """Look once more and close the writers; one that is stuck is left behind with a note."""
         self._ended.set()
-        self._thread.join()
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._say(f"tracking with {', '.join(self._names)} did not end within {PATIENCE:.0f} s: it is incomplete")
+            return
         self._look()
         for name in list(self._names):
             self._tried(name, self._close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -231,6 +232,25 @@ def test_a_writer_that_fails_is_one_note_and_the_others_go_on(run: Path, monkeyp
         "tracking with failing stopped, the run goes on: the server is on fire"
     ]
     assert any((run / "tensorboard" / "cells").iterdir())
+
+
+def test_a_writer_that_is_stuck_does_not_hold_the_run_up(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, freed = threading.Event(), threading.Event()
+
+    class Stuck(Failing):
+        def open(self, run: RunFacts) -> Failing:
+            looking.set()
+            freed.wait(60)
+            raise OSError("late")
+
+    monkeypatch.setattr(WRITERS, "get", lambda name: Stuck())
+    monkeypatch.setattr(follow, "EVERY", 0.0)
+    monkeypatch.setattr(follow, "PATIENCE", 0.0)
+    notes: list[str] = []
+    with follow.tracked(["stuck"], run, notes.append):
+        assert looking.wait(60)
+    assert notes == ["tracking with stuck did not end within 0 s: it is incomplete"]
+    freed.set()
 
 
 def test_without_names_nothing_is_written(run: Path) -> None:
