@@ -23,6 +23,7 @@ PLACED = (
     "jobs",
     "lane",
     "evaluator",
+    "track",
     "timeout",
     "fresh",
     "keep-histories",

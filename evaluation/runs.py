@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import nn
 
+from evaluation.costs import costs
 from evaluation.curves import read_curves
 from evaluation.files import is_file, read_bytes
 from evaluation.record import damaged, parse_record
 from evaluation.results import read_results
+from evaluation.rounds import RunHistory
 from evaluation.trials import read_trials
 from partitions.errors import BadInput
-from strategies.history import History
+from partitions.registry import Registry
+from unlearning.state import State
 
 RECORD = "run.json"
 ROUNDS = ("cell", "method", "request", "checkpoint", "train_seed")
 """Which training a round is of."""
+
+
+CHECKPOINTS = ("trained", "unlearned", "recovered")
+"""In the order in which a cell has them."""
+
+
+class Builder(Protocol):
+    """What a task family can do for whoever reads a run: make its network."""
+
+    def build(self, model_name: str, data_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return a network with random weights."""
+
+
+TASKS: Registry[Builder] = Registry("task", "clients.tasks", "TASK", "lethe.tasks")
+"""Task families by name: only those that a model is asked of are loaded."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +93,84 @@ class Run:
         ]
         return pd.DataFrame(rows, columns=[*keys, "checkpoint", "model"])
 
-    def history(self, cell: str, checkpoint: str = "trained") -> History:
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """What every checkpoint cost, how that was measured, and whether this run computed it (`evaluation.costs`)."""
+        return costs(self.cells, self.results, float(self.manifest["created"]))
+
+    def history(self, cell: str, checkpoint: str = "") -> RunHistory:
         """Return the recorded rounds behind a checkpoint; a training whose rounds were not kept has none.
+
+        Parameters
+        ----------
+        cell : str
+            Its id, or a method that has one cell only in this run; one that has several with the same training, as
+            the original has, is that too.
+        checkpoint : str
+            ``trained``, ``unlearned`` or ``recovered``; empty: the cell's first.
 
         Raises
         ------
         BadInput
             When the run has no such cell and checkpoint.
         """
-        found = self.cells[(self.cells["cell"] == cell) & (self.cells["checkpoint"] == checkpoint)]
-        if found.empty:
-            known = ", ".join(
-                sorted({f"{c} {k}" for c, k in zip(self.cells["cell"], self.cells["checkpoint"], strict=True)})
-            )
-            raise BadInput("cell", f"{cell} {checkpoint}", f"one of {known}")
-        return History(Path(found["model"].iloc[0]).parent / "history")
+        found = self._checkpoint(cell, checkpoint, first=True)
+        about = f"{found['method']} {found['checkpoint']}"
+        return RunHistory(Path(found["model"]).parent / "history", about, partial(self._module, found["cell"]))
+
+    def state(self, cell: str, checkpoint: str = "") -> State:
+        """Return the state of a checkpoint, by default the cell's last.
+
+        Raises
+        ------
+        BadInput
+            When the run has no such cell and checkpoint, or its file is gone or cannot be read.
+        """
+        found = self._checkpoint(cell, checkpoint, first=False)
+        remedy = "the same `lethe run` again computes it"
+        try:
+            return State.from_arrays(load_file(found["model"]))
+        except (OSError, SafetensorError, ValueError) as error:
+            raise BadInput("model", found["model"], f"a file of weights ({error})", remedy) from None
+
+    def model(self, cell: str, checkpoint: str = "") -> nn.Module:
+        """Return the network of a checkpoint, by default the cell's last, in evaluation mode on the CPU.
+
+        The task of the cell's settings builds it (`clients.tasks`, or a third-party one), so that it takes what
+        ``TASKS.get(task).to_inputs`` makes of records. Arguments and errors as of `state`.
+        """
+        state = self.state(cell, checkpoint)
+        return self._module(str(self._checkpoint(cell, checkpoint, first=False)["cell"]), state)
+
+    def _checkpoint(self, cell: str, checkpoint: str, *, first: bool) -> dict[str, str]:
+        cells = self.cells
+        rows = cells[(cells["cell"] == cell) | (cells["method"] == cell)]
+        if checkpoint:
+            rows = rows[rows["checkpoint"] == checkpoint]
+        if rows.empty:
+            names = sorted({f"{c} {k}" for c, k in zip(cells["cell"], cells["checkpoint"], strict=True)})
+            raise BadInput("cell", f"{cell} {checkpoint}".strip(), f"one of {', '.join(names)}")
+        if rows.groupby("cell")["model"].agg(tuple).nunique() > 1:
+            raise BadInput("cell", cell, f"one of its cells: {', '.join(rows['cell'].unique())}")
+        own = rows[rows["cell"] == rows["cell"].iloc[0]]
+        order = own["checkpoint"].map(lambda name: CHECKPOINTS.index(name) if name in CHECKPOINTS else len(CHECKPOINTS))
+        chosen = own.loc[order.idxmin() if first else order.idxmax()]
+        return {str(name): str(value) for name, value in chosen.items()}
+
+    def _module(self, cell: str, state: State) -> nn.Module:
+        """Build the network of a cell and load a state into it."""
+        (found,) = [one for one in self.manifest["cells"] if one["cell"] == cell]
+        settings, network = found["settings"], found.get("network", {})
+        if not network:
+            remedy = "`lethe run` with its settings again: from the cache it takes seconds"
+            raise BadInput("run", self.name, "a run whose record tells the shape of its records", remedy)
+        module = TASKS.get(str(settings["task"])).build(
+            str(settings["model"]), tuple(network["data-shape"]), int(network["num-classes"])
+        )
+        if any(tensor.dtype == torch.float64 for tensor in state.params.values()):
+            module = module.double()
+        state.load_into(module)
+        return module.eval()
 
     @cached_property
     def rounds(self) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from typing import Annotated
 import click
 import typer
 
-from flower_apps import cli_life, cli_manifest, cli_plan
+from flower_apps import cli_life, cli_manifest, cli_plan, cli_reproduce
 from flower_apps.cli_options import AsJson, Depot, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
 from flower_apps.interrupts import INTERRUPTED
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
@@ -36,7 +36,7 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 app.add_typer(data_app, name="data")
 evaluator_app = typer.Typer(help="Score the models of any number of runs on a server.", no_args_is_help=True)
 app.add_typer(evaluator_app, name="evaluator")
-for part in (cli_manifest, cli_plan, cli_life):
+for part in (cli_manifest, cli_plan, cli_life, cli_reproduce):
     part.register(app)
 
 
@@ -56,6 +56,9 @@ def run(
         str, typer.Option(metavar="URL", help="Evaluator that scores, see `lethe evaluator`; default: the run itself.")
     ] = "",
     depot: Depot = "",
+    track: Annotated[
+        str, typer.Option(metavar="TOOLS", help="Follow the run in tensorboard, mlflow or both (comma separated).")
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     report: Annotated[
@@ -74,8 +77,8 @@ def run(
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = asked.choose(experiments or [], tags or [])
-    places = {"evaluator": evaluator, "depot": depot}
-    groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in places.items() if value)])
+    flags = {"evaluator": evaluator, "depot": depot, "track": track}
+    groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in flags.items() if value)])
     check_groups(groups)
     from flower_apps.command_run import run_experiments
     from flower_apps.plan import budgets_of

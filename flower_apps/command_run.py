@@ -27,6 +27,7 @@ from flower_apps.runs import MANIFEST, RunFolder, group_id
 from flower_apps.schedule import expected_work
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
+from flower_apps.tracking.follow import tracked
 from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
 from partitions.errors import RunFailed
@@ -51,6 +52,7 @@ def run_experiments(
     budgets: Mapping[str, Mapping[str, float]] | None = None,
     experiments: Sequence[str] = (),
     sets: Sequence[str] = (),
+    show: bool = True,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -76,6 +78,8 @@ def run_experiments(
         By experiment; see `flower_apps.plan.check_plan`.
     experiments, sets : sequences of str
         What the groups came from, for the record.
+    show : bool
+        Print the results at all.
 
     Returns
     -------
@@ -105,12 +109,14 @@ def run_experiments(
             split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
         plan = _plan(placed, home, run, means, budgets or {})
-        with Progress() as progress:
+        followed = dict.fromkeys(name for group in placed for name in group.tracking_names())
+        with Progress() as progress, tracked(list(followed), out, progress.say):
             if plan is not None:
                 progress.say(plan.line(), "dim")
                 progress.expect(plan.left(), side_by_side=jobs)
             _run_all(placed, home, run, means, progress, lifetime, plan)
-        _show(out, json_output)
+        if show:
+            _show(out, json_output)
         if report and (out / "results.csv").exists():
             _write_up(out)
         for text in lifetime.failures:

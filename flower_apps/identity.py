@@ -63,6 +63,12 @@ class Identity:
             "failure-policy": settings.failure_policy,
         }
 
+    @property
+    def network(self) -> Parts:
+        """What the network is built for: the shape of a stored record, and the number of classes."""
+        described = next(iter(self._facts.values()))
+        return {"data-shape": [int(side) for side in described["data-shape"]], "num-classes": described["num-classes"]}
+
     def trained_with(self, seed: int) -> Parts:
         """What determines a training with another train seed."""
         return {**self.training, "train-seed": seed}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flower_apps.cells import methods_by_request, normal
 from flower_apps.settings import GroupSettings
+from flower_apps.tracking.base import check_tracking
 from partitions.errors import BadInput, unknown_name
 
 
@@ -16,6 +17,7 @@ def check_groups(groups: Sequence[GroupSettings]) -> None:
         _check_names(settings)
         if settings.original and not Path(settings.original).is_file():
             raise BadInput("original", settings.original, "a safetensors file that exists")
+        check_tracking(settings.tracking_names())
         _check_methods(settings)
         _check_search(settings)
         _check_device(settings)

@@ -169,6 +169,7 @@ class Scorer:
                 "checkpoints": dict(checkpoints),
                 "config": dict(config),
                 "settings": {**self._settings.to_run_config(), "precision": self._identity.training["precision"]},
+                "network": self._identity.network,
                 "status": status,
                 **({"search": dict(search)} if search else {}),
             }

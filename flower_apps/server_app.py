@@ -24,6 +24,7 @@ from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import FederatedSites, partition_of
+from flower_apps.tracking.follow import tracked
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
 from strategies.federation import Federation
@@ -48,7 +49,10 @@ def main(grid: Grid, context: Context) -> None:
     placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
     with flower_run(run, placed, context.run_id), told(events, home):
         events.emit("note", text=f"results: {run.path}")
-        _execute(settings, home, run, grid, _meet(grid, settings, home, events), events)
+        # `lethe run` follows what it starts itself
+        followed = [] if settings.out else settings.tracking_names()
+        with tracked(followed, run.path, lambda text: events.emit("note", text=text)):
+            _execute(settings, home, run, grid, _meet(grid, settings, home, events), events)
         if not settings.out:  # `flwr run`: nobody else shows what came of it
             log(INFO, "%s\nrun folder: %s", summary_text(read_results(run.path)), run.path)
 

@@ -174,6 +174,7 @@ class GroupSettings(BaseModel):
         str, Field(description="absolute folder in which `lethe run` names one group after the other; empty: this one")
     ] = ""
     evaluator: Annotated[str, Field(description="URL of the evaluator that scores; empty: the run itself")] = ""
+    track: Annotated[str, Field(description="tools to follow the run in: tensorboard, mlflow; empty: none")] = ""
     timeout: Annotated[float, Field(gt=0, description="seconds a round may take before the run ends")] = 3600.0
     fresh: Annotated[bool, Field(description="compute again what the cache has")] = False
     keep_histories: Annotated[bool, Field(description="keep the rounds of retrained and unlearned models too")] = False
@@ -272,6 +273,10 @@ class GroupSettings(BaseModel):
     def method_names(self) -> list[str]:
         """Return the methods in the order given, without repeats."""
         return list(dict.fromkeys(part.strip() for part in self.methods.split(",") if part.strip()))
+
+    def tracking_names(self) -> list[str]:
+        """Return the tools to follow the run in, in the order given, without repeats."""
+        return list(dict.fromkeys(part.strip() for part in self.track.split(",") if part.strip()))
 
     def request_texts(self) -> list[str]:
         """Return the requests in the order given, without repeats; a sequence stays one text joined by '>'."""

@@ -101,6 +101,7 @@ class Workshop:
             if isinstance(found, Stage):
                 self._events.emit("stage-cached", stage=kind, label=label)
                 return found
+            self._events.emit("claimed", stage=kind, name=label, key=stage_key(parts))
             outcome = compute(found)
             return found.commit(
                 state=outcome.state,

@@ -36,6 +36,10 @@ class BadInput(ValueError):
             f"{shortened(key)}={shortened(repr(value))}: allowed is {allowed}" + (f"; {remedy}" if remedy else "")
         )
 
+    def _render_traceback_(self) -> list[str]:
+        """Give a notebook the one line instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
     def __reduce__(self) -> tuple[type[BadInput], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.allowed, self.remedy)
 
@@ -49,6 +53,10 @@ def shortened(text: str) -> str:
 
 class RunFailed(RuntimeError):
     """A run that could not go on (a dead worker, a timeout): shown as one line, exit code 1."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Give a notebook the one line instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class Refused(RunFailed):

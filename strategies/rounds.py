@@ -265,6 +265,10 @@ class RecordedRounds(Strategy):
             seconds=record.seconds,
             loss=record.loss,
             metric=record.metric,
+            client_seconds=record.cost.client_seconds,
+            examples=record.cost.client_examples,
+            bytes_down=record.cost.bytes_down,
+            bytes_up=record.cost.bytes_up,
         )
         if merged.stop:
             raise _Stop

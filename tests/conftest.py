@@ -6,9 +6,12 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from small_run import SmallRun
 
 
 @pytest.fixture
@@ -35,3 +38,13 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
         monkeypatch.setattr(Path, "open", no_open)
 
     return close
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    """Return a finished run, one for all processes of the tests; nobody changes it or its home."""
+    from small_run import shared_small_run
+
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    base = tmp_path_factory.getbasetemp()
+    return shared_small_run((base if alone else base.parent) / "small-home")
