@@ -108,7 +108,9 @@ def test_what_is_excluded_has_no_rows_and_is_not_computed(seeds: tuple[Path, Cou
     left = table[(table["train_seed"] == 0) & (table["request"] == "client:site-1")]
     assert set(left["method"]) == {"original", "retrain", "fine-tuning"}
     assert set(table[table["train_seed"] == 1]["request"]) == {"client:site-1"}
-    assert sent["train.ascend"] == 2 * 2 + 2, "both sites have class:3 for train seed 0, site-1 leaves for 1; two seeds each"
+    assert sent["train.ascend"] == 2 * 2 + 2, (
+        "both sites have class:3 for train seed 0, site-1 leaves for 1; two seeds each"
+    )
 
 
 def test_groups_that_differ_in_a_methods_setting_share_the_rest(manifest: Manifest, home: Path, tmp_path: Path) -> None:
