@@ -58,7 +58,8 @@ def experiment_table(row: Row) -> Table:
     for key, value in row["settings"].items():
         shown = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
         table.add_row(key, _spaced(shown), GroupSettings.describe(key))
-    about = [f"{row['groups']} groups, {row['cells']} cells; seeds: {seeds}. Other settings are at their defaults."]
+    groups = f"{row['groups']} group{'' if row['groups'] == 1 else 's'}"
+    about = [f"{groups}, {row['cells']} cells; seeds: {seeds}. Other settings are at their defaults."]
     if row["tags"]:
         about.append(f"tags: {', '.join(row['tags'])}")
     if row["budget"]:

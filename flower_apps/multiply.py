@@ -68,7 +68,12 @@ def expand(experiment: Experiment, sets: Sequence[tuple[str, Any]], folder: Path
             rule.check(groups, name)
     left = [_without(group, rules) for group in groups if not any(rule.drops(group) for rule in rules)]
     if not left:
-        raise BadInput(f"{name}.exclude", values_of(rules), "exclusions that leave a group", "leave out the experiment")
+        raise BadInput(
+            f"{name}.exclude",
+            [rule.entry for rule in rules],
+            "exclusions that leave a group",
+            "leave out the experiment",
+        )
     return left
 
 
@@ -112,11 +117,6 @@ class Rule:
                     raise unknown_name(f"{name}.exclude: {key}", one, cells)
         if not any(self.fits(group) for group in groups):
             raise BadInput(f"{name}.exclude", dict(self.entry), "a combination of values that the experiment has")
-
-
-def values_of(rules: Iterable[Rule]) -> list[Mapping[str, Any]]:
-    """Return the entries of rules as they were written."""
-    return [rule.entry for rule in rules]
 
 
 def absolute(path: Any, folder: Path) -> Any:

@@ -20,9 +20,8 @@ MANIFEST = """
 _tiny:
   dataset: digits
   cap: 8
-  split: dirichlet
-  sites: 3
-  alpha: 1.0
+  split: iid
+  sites: 2
   rounds: 1
   local-epochs: 1
   batch-size: 16
@@ -110,7 +109,7 @@ def test_what_is_excluded_has_no_rows_and_is_not_computed(seeds: tuple[Path, Cou
     assert set(left["method"]) == {"original", "retrain", "fine-tuning"}
     assert set(table[table["train_seed"] == 1]["request"]) == {"client:site-1"}
     assert sent["train.ascend"] == 2 * 2 + 2, (
-        "two sites have class:3 for train seed 0, site-1 leaves for 1; two seeds each"
+        "both sites have class:3 for train seed 0, site-1 leaves for 1; two seeds each"
     )
 
 
