@@ -24,7 +24,7 @@ from partitions.errors import BadInput
 
 FILE = "plan.json"
 """In a run folder."""
-FLOWER_BYTES = 1.3e9
+FLOWER_BYTES = 2.0e9
 """Memory of a Flower run beside its workers: SuperLink, Ray, ServerApp; measured (docs/plan.md)."""
 WORKER_BYTES = 0.55e9
 """Memory of a worker beside its models; measured (docs/plan.md)."""

@@ -90,10 +90,10 @@ def _biggest(steps: Iterable[Step]) -> list[Step]:
 
 def _listed(steps: Iterable[Step], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("kind", no_wrap=True)
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
-    for name in ("by", "predicted", "disk"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("kind", no_wrap=True, min_width=max(map(len, KINDS)))
+    table.add_column("what", overflow="fold")
+    for name, widest in (("groups", 6), ("predicted", 9), ("disk", 7)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=widest)
     for step in steps:
         table.add_row(
             step.stage.kind,

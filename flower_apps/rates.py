@@ -185,13 +185,13 @@ def rates_of(
         for name in settings.method_names()
         if (same := [one for one in known if one.method == name and one.amount][:NEWEST])
     }
-    overheads = [_overhead(one, model_bytes) for one in known if one.bytes_down][:NEWEST]
+    messages = [one for one in known if one.bytes_down][:NEWEST]
     scores = _nearest([one for one in measured if one.about == about and one.amount and one.rounds == 0], settings)
     here = socket.gethostname()
     return Rates(
         train=train,
         methods=methods,
-        message=sum(overheads) / len(overheads) if overheads else MESSAGE + model_bytes / CARRIED,
+        message=_overhead(messages, model_bytes) if messages else MESSAGE + model_bytes / CARRIED,
         record=_score_rate(scores[:NEWEST]) if scores else train * FORWARD,
         stages=len(trained),
         age=max(time.time() - trained[0].created, 0.0) if trained else 0.0,
@@ -220,8 +220,12 @@ def _score_rate(found: Sequence[Measured]) -> float:
     return sum(spent) / sum(one.amount for one in found)
 
 
-def _overhead(one: Measured, model_bytes: int) -> float:
+def _overhead(found: Sequence[Measured], model_bytes: int) -> float:
     """Return what a message took beside the work: what the wall time has that the sites' seconds do not explain."""
-    messages = max(one.bytes_down / model_bytes, 1.0)
-    side_by_side = min(max(one.workers, 1), max(messages / max(one.rounds, 1), 1.0))
-    return max(one.seconds - one.work / side_by_side, 0.0) / messages
+    messages = beside = 0.0
+    for one in found:
+        sent = max(one.bytes_down / model_bytes, 1.0)
+        side_by_side = min(max(one.workers, 1), max(sent / max(one.rounds, 1), 1.0))
+        messages += sent
+        beside += max(one.seconds - one.work / side_by_side, 0.0)
+    return beside / messages
