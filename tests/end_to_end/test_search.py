@@ -187,6 +187,7 @@ def test_the_model_before_recovery_can_be_judged_and_needs_no_recovery(
         assert list(tried["score"]) == pytest.approx(list(-away))
 
 
+@pytest.mark.slow
 def test_in_a_sequence_each_search_goes_on_from_the_model_that_the_last_one_chose(
     done: tuple[Path, Path], tmp_path: Path
 ) -> None:
