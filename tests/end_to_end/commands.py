@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from evaluation.catalogue import is_timed
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LIMIT = 300.0
-TIMED = "seconds|speedup"
 
 MANIFEST = """
 small:
@@ -160,9 +161,9 @@ def stage_weights(home: Path) -> dict[str, str]:
 
 
 def untimed(path: Path) -> pd.DataFrame:
-    """Return the rows of a results.csv whose values do not depend on the clock."""
-    table = pd.read_csv(path, keep_default_na=False)
-    return table[~table["metric"].str.contains(TIMED)].reset_index(drop=True)
+    """Return the rows of a results.csv whose values do not depend on the clock, as text and in their order."""
+    table = pd.read_csv(path, keep_default_na=False, dtype=str)
+    return table[~table["metric"].map(is_timed)].reset_index(drop=True)
 
 
 Answer = tuple[str, int, str]
