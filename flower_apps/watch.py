@@ -37,7 +37,7 @@ LONGEST_LOOK = 10.0
 LOG_DELAY = 0.8
 """Seconds that a line of the run's log takes to arrive here (Flower uploads every 0.2 s and streams every 0.5 s)."""
 SLEPT = "No heartbeat received"
-"""What Flower says of a run that was silent by the calendar's clock: the machine slept, and nothing is wrong with it."""
+"""What Flower says of a run that was silent by the calendar: the machine slept, and nothing is wrong with the run."""
 ERROR_LINE = re.compile(r"^(?:[\w]+\.)*\w*(?:Error|Exception|Died\w*|Failure): .+$", re.MULTILINE)
 """A line of a traceback that names what was raised."""
 GRACE = 1.0

@@ -133,6 +133,16 @@ class Home:
             command.wait()
         return command
 
+    def ask(self, *arguments: str, out: str = "run") -> Command:
+        """Run a command about a run folder (`lethe resume`, `lethe stop`, ...) to its end."""
+        command = [str(BIN / "lethe"), *arguments, str(self.out(out)), "--home", str(self.path)]
+        with Command(command, {}, self.folder / arguments[0], self.folder) as asked:
+            asked.wait()
+        return asked
+
+    def record(self, out: str = "run") -> dict[str, Any]:
+        return dict(json.loads((self.out(out) / "run.json").read_text()))
+
     def out(self, name: str = "run") -> Path:
         return self.folder / f"{name}-folder"
 
