@@ -92,7 +92,8 @@ def find_stale(home: Path, named: Sequence[str] = ()) -> list[Stale]:
     pinned = pins.now(going)
     if named:
         lost = pins.now() - pinned
-        return runs + [one for one in _stages(store, pins, pinned) if _key(one.path) in lost]
+        half_done = [one for one in _unfinished(store, pins, going) if one.path.name.replace("-", "/") in lost]
+        return [*runs, *(one for one in _stages(store, pins, pinned) if _key(one.path) in lost), *half_done]
     found = [*runs, *_stages(store, pins, pinned), *_unfinished(store, pins, going), *_locks(store)]
     return [*found, *_half_written(home, going), *_logs(home)]
 
@@ -162,6 +163,8 @@ def _runs(home: Path) -> Iterator[Stale]:
         try:
             record = read_record(folder)
         except BadInput:
+            continue
+        if folder.parent != home / "runs":  # whoever named it has it in hand
             continue
         state, age = state_of(folder, record), time.time() - last_sign(folder, record)
         if record["cells"] or state.word == RUNNING or (state.resumable and age < KEPT_RESUMABLE):
@@ -244,7 +247,10 @@ def _abandoned(store: StageStore, pins: Pins, key: str, lock: FileLock) -> Calla
     @contextmanager
     def hold() -> Iterator[bool]:
         with store.pinning(), _unheld(lock) as free:
-            yield free and key not in pins.now(unfinished=True)
+            may_go = free and key not in pins.now(unfinished=True)
+            yield may_go
+            if may_go:
+                Path(lock.lock_file).unlink(missing_ok=True)
 
     return hold
 

@@ -16,6 +16,7 @@ import psutil
 
 from flower_apps.control import Control, RunStatus
 from partitions.errors import OutOfMemory, RunFailed
+from partitions.patience import Patience
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
@@ -31,8 +32,12 @@ VERDICT_LIMIT = 120.0
 """Seconds between the ServerApp's last event, or its process's end, and Flower's verdict."""
 GONE_LIMIT = 3.0
 """Seconds that Flower's verdict may take once the process is gone."""
+LONGEST_LOOK = 10.0
+"""Seconds that one look counts at most: a command that was stopped (Ctrl-Z), or slept, has not waited meanwhile."""
 LOG_DELAY = 0.8
 """Seconds that a line of the run's log takes to arrive here (Flower uploads every 0.2 s and streams every 0.5 s)."""
+SLEPT = "No heartbeat received"
+"""What Flower says of a run that was silent by the calendar: the machine slept, and nothing is wrong with the run."""
 ERROR_LINE = re.compile(r"^(?:[\w]+\.)*\w*(?:Error|Exception|Died\w*|Failure): .+$", re.MULTILINE)
 """A line of a traceback that names what was raised."""
 GRACE = 1.0
@@ -184,27 +189,27 @@ class RunWatch:
         return replace(self._wait(cancel), progressed=self._progressed)
 
     def _wait(self, cancel: threading.Event) -> Ending:
-        begin = asked = time.monotonic()
+        patience, asked = Patience(LONGEST_LOOK), 0.0
         quiet_since: float | None = None
         while not cancel.is_set():
             self._read()
             if self._failure:
                 return self._failure
-            now = time.monotonic()
+            now = patience.spent()
             gone = not self._processes.alive()
             if gone or self._finished:
-                quiet_since = quiet_since or now
-            if quiet_since or now - asked > STATUS_EVERY:
+                quiet_since = now if quiet_since is None else quiet_since
+            if quiet_since is not None or now - asked > STATUS_EVERY:
                 asked = now
                 self._processes.look()
                 status = self._link.status(self._run_id)
                 if status.finished:
                     return self._verdict(status)
-            if gone and quiet_since and now - quiet_since > GONE_LIMIT:
+            if gone and quiet_since is not None and now - quiet_since > GONE_LIMIT:
                 return Ending("failed", "the run's process was killed (out of memory?)", resumable=True)
-            if quiet_since and now - quiet_since > VERDICT_LIMIT:
+            if quiet_since is not None and now - quiet_since > VERDICT_LIMIT:
                 return Ending("failed", f"the run finished its work but did not end within {VERDICT_LIMIT:.0f} s")
-            if not self._spoke and now - begin > FIRST_EVENT_LIMIT:
+            if not self._spoke and now > FIRST_EVENT_LIMIT:
                 return Ending("failed", f"the ServerApp gave no sign of life in {FIRST_EVENT_LIMIT:.0f} s")
             cancel.wait(POLL)
         return Ending("cancelled", "cancelled")
@@ -233,7 +238,8 @@ class RunWatch:
         reason = _one_line(status.details.removeprefix("Simulation failed with exception: "))
         # before the first stage nothing of the work can be at fault: Ray or Flower did not come up
         came_up = self._worked or self._finished
-        return Ending("failed", reason or f"Flower reports {status.state} without a reason", not came_up)
+        resumable = not came_up or SLEPT in reason
+        return Ending("failed", reason or f"Flower reports {status.state} without a reason", resumable)
 
 
 def ended(event: Mapping[str, Any]) -> bool:

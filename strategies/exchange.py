@@ -10,6 +10,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from partitions.errors import OutOfMemory, RunFailed, SiteLost, gpu_full
+from partitions.patience import Patience
 from strategies.wire import CLIENT_RAISED, error_of
 
 FailurePolicy = Literal["fail", "continue"]
@@ -25,6 +26,8 @@ _WHAT = {
     8: "stopped responding",
 }
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_LONGEST_LOOK = 60.0
+"""Seconds that fetching one batch of replies may take; what goes beyond, this process was stopped or asleep."""
 
 
 def exchange(
@@ -62,7 +65,7 @@ def exchange(
     RunFailed
         When a message cannot be sent, a recipient fails, or someone has not answered in `timeout` seconds.
     """
-    started = time.monotonic()
+    started, patience = time.monotonic(), Patience(_LONGEST_LOOK)
     waiting = _push(grid, messages, names)
     place = {name: index for index, name in enumerate(names)}
     replies: dict[int, Message] = {}
@@ -75,7 +78,7 @@ def exchange(
             replies[place[name]] = reply
             if on_reply is not None:
                 on_reply(name, reply, time.monotonic() - started)
-        elapsed = time.monotonic() - started
+        elapsed = patience.spent()
         if waiting and elapsed > timeout:
             raise SiteLost(
                 f"no answer from {', '.join(sorted(waiting.values()))} in {timeout:g} s; raise timeout or look for a "

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from evaluation.catalogue import is_timed
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LIMIT = 300.0
-TIMED = "seconds|speedup"
 
 MANIFEST = """
 small:
@@ -132,6 +133,16 @@ class Home:
             command.wait()
         return command
 
+    def ask(self, *arguments: str, out: str = "run") -> Command:
+        """Run a command about a run folder (`lethe resume`, `lethe stop`, ...) to its end."""
+        command = [str(BIN / "lethe"), *arguments, str(self.out(out)), "--home", str(self.path)]
+        with Command(command, {}, self.folder / arguments[0], self.folder) as asked:
+            asked.wait()
+        return asked
+
+    def record(self, out: str = "run") -> dict[str, Any]:
+        return dict(json.loads((self.out(out) / "run.json").read_text()))
+
     def out(self, name: str = "run") -> Path:
         return self.folder / f"{name}-folder"
 
@@ -160,9 +171,9 @@ def stage_weights(home: Path) -> dict[str, str]:
 
 
 def untimed(path: Path) -> pd.DataFrame:
-    """Return the rows of a results.csv whose values do not depend on the clock."""
-    table = pd.read_csv(path, keep_default_na=False)
-    return table[~table["metric"].str.contains(TIMED)].reset_index(drop=True)
+    """Return the rows of a results.csv whose values do not depend on the clock, as text and in their order."""
+    table = pd.read_csv(path, keep_default_na=False, dtype=str)
+    return table[~table["metric"].map(is_timed)].reset_index(drop=True)
 
 
 Answer = tuple[str, int, str]

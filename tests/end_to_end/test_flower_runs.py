@@ -121,7 +121,10 @@ def test_a_run_killed_in_a_round_leaves_nothing_and_goes_on_to_the_same_bits(
     before = home.events()
     assert len(replies(before, "original", 1)) == 3 and 0 < len(replies(before, "original", 2)) < 3
     assert not home.weights()
-    command = home.run(experiment, "--workers", "2")
+    told = json.loads(home.ask("status", "--json").output)
+    assert (told["state"], told["groups"][0]["stage"][0]["round"]) == ("interrupted", 2)
+    command = home.ask("resume")
+    assert (home.record()["status"], home.record()["exit_code"]) == ("completed", 0)
     assert command.process.returncode == 0, command.errors
     check_part(home.weights(), wanted)
     after = home.events()[len(before) :]

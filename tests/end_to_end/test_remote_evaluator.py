@@ -12,7 +12,7 @@ import httpx
 import pandas as pd
 import pytest
 import uvicorn
-from in_process import read_group, run_group
+from in_process import Killed, read_group, run_group
 
 from evaluation.runs import Run
 from evaluation.service import remote
@@ -120,3 +120,26 @@ def test_without_its_evaluator_a_run_ends_in_one_line_and_goes_on_from_the_cache
             for name in TABLES:
                 assert (out / name).read_bytes() == (here / name).read_bytes()
     assert set(store.counts()) == {"done"}
+
+
+def test_a_run_killed_while_it_posts_goes_on_to_the_same_bytes(
+    done: tuple[Path, Path], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = done
+    ask, posts = remote.Remote._ask, [0]
+
+    def killed(self: remote.Remote, method: str, path: str, **parts: object) -> httpx.Response:
+        reply = ask(self, method, path, **parts)
+        posts[0] += path == "/api/submissions"
+        if posts[0] == 3:
+            raise Killed  # the server has it, and nobody here knows
+        return reply
+
+    with serving(store) as url:
+        settings = SETTINGS.model_copy(update={"evaluator": url})
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(remote.Remote, "_ask", killed)
+            read_group(settings, home, tmp_path / "run")
+        read_group(settings, home, tmp_path / "run")
+    for name in TABLES:
+        assert (tmp_path / "run" / name).read_bytes() == (here / name).read_bytes()

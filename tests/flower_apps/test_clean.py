@@ -1,0 +1,207 @@
+"""Facts about what `lethe clean` takes away, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from runs_made import GONE, make_run, make_stage
+
+from flower_apps import cli
+from flower_apps.clean import find_stale, remove
+from flower_apps.identity import CACHE_VERSION
+from flower_apps.lifetime import Lifetime
+from flower_apps.run_state import Busy
+from flower_apps.runs import RunFolder
+from flower_apps.settings import GroupSettings
+from flower_apps.stages import StageStore
+from partitions.errors import BadInput
+
+A, B, C = ("a" * 24, "b" * 24, "c" * 24)
+
+
+def stale(home: Path, *named: str) -> dict[str, str]:
+    """Return why each thing is stale, by its name."""
+    return {one.path.name: f"{one.what}: {one.why}" for one in find_stale(home, named)}
+
+
+def age(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds, time.time() - seconds))
+
+
+def unfinished(home: Path, kind: str = "train", key: str = A) -> Path:
+    folder = home / "stages" / ".work" / f"{kind}-{key}"
+    folder.mkdir(parents=True)
+    (folder / "round-0001").write_bytes(b"x" * 10)
+    return folder
+
+
+def test_stages_that_no_run_stands_on_go_and_all_others_stay(tmp_path):
+    old = make_stage(tmp_path, "retrain", B)
+    make_run(tmp_path, "new", stages=(f"train/{A}",))
+    make_run(tmp_path, "older", status="", checkpoints={"unlearned": str(old / "model.safetensors")})
+    kept = [make_stage(tmp_path, "train", A), old]
+    gone = make_stage(tmp_path, "train", C)
+    found = find_stale(tmp_path)
+    assert [(one.path, one.why) for one in found] == [(gone, "no run stands on it")]
+    assert found[0].size >= 1000
+    assert remove(found) == found
+    assert not gone.exists() and all(folder.exists() for folder in kept)
+    assert list(tmp_path.glob("stages/*/.*")) == []
+
+
+def test_a_run_folder_elsewhere_keeps_its_stages(tmp_path):
+    home, out = tmp_path / "home", tmp_path / "out"
+    group = GroupSettings.parse({"home": str(home)})
+    run = RunFolder(out)
+    with Lifetime(run, {}, [group]):
+        run.add_stage("train", A)
+    make_stage(home, "train", A)
+    assert stale(home) == {}
+
+
+def test_a_stage_that_can_never_be_found_again_says_why(tmp_path):
+    present = {"torch": version("torch"), "flwr": version("flwr"), "cache": CACHE_VERSION}
+    make_stage(tmp_path, "train", A, **{**present, "torch": "1.0"})
+    make_stage(tmp_path, "train", B, **{**present, "cache": CACHE_VERSION + 1})
+    make_stage(tmp_path, "train", C, **present)
+    found = stale(tmp_path)
+    assert "of torch 1.0" in found[A] and f"of cache version {CACHE_VERSION + 1}" in found[B]
+    assert found[C] == "stage (train): no run stands on it"
+
+
+def test_half_done_work_stays_while_somebody_computes_or_a_run_can_go_on_with_it(tmp_path):
+    unfinished(tmp_path, key=A)
+    unfinished(tmp_path, key=B)
+    unfinished(tmp_path, key=C)
+    make_run(tmp_path, "killed", status="running", by=GONE, stages=(f"train/{A}",))
+    make_run(tmp_path, "done", stages=(f"train/{C}",))
+    with FileLock(tmp_path / "stages" / ".work" / f"train-{B}.lock"):
+        assert set(stale(tmp_path)) == {f"train-{C}"}
+    remove(find_stale(tmp_path))
+    left = sorted(path.name for path in (tmp_path / "stages" / ".work").iterdir())
+    assert left == [f"train-{A}"]
+
+
+def test_runs_without_a_finished_cell_go_but_not_one_that_runs_or_can_be_gone_on_with(tmp_path):
+    make_run(tmp_path, "refused", status="refused", cells=False, stages=(f"train/{A}",))
+    make_run(tmp_path, "running", status="running", cells=False)
+    make_run(tmp_path, "killed", status="running", by=GONE, cells=False)
+    make_run(tmp_path, "done")
+    make_stage(tmp_path, "train", A)
+    month_ago = make_run(tmp_path, "forgotten", status="running", by=GONE, cells=False, started=time.time() - 1e7)
+    age(month_ago / "run.json", 1e7)
+    empty = tmp_path / "runs" / "empty"
+    empty.mkdir()
+    assert set(stale(tmp_path)) == {"refused", "forgotten", A}
+    age(empty, 1e4)
+    remove(find_stale(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["done", "killed", "running"]
+    assert not list((tmp_path / "stages" / "train").iterdir())
+
+
+def test_named_runs_go_with_the_stages_that_only_they_stand_on(tmp_path):
+    one = make_run(tmp_path, "one", stages=(f"train/{A}", f"train/{B}"))
+    make_run(tmp_path, "two", stages=(f"train/{A}",))
+    for key in (A, B, C):
+        make_stage(tmp_path, "train", key)
+    unfinished(tmp_path, "retrain", B)
+    (tmp_path / "runs" / "one" / "stages.txt").open("a").write(f"retrain/{B}\n")
+    assert set(stale(tmp_path, "one")) == {"one", B, f"retrain-{B}"}
+    remove(find_stale(tmp_path, ["one"]))
+    assert not one.exists()
+    assert not list((tmp_path / "stages" / ".work").iterdir())
+    assert {path.name for path in (tmp_path / "stages" / "train").iterdir()} == {A, C}
+    make_run(tmp_path, "on", status="running")
+    with pytest.raises(Busy, match="worked on by process"):
+        find_stale(tmp_path, ["on"])
+    with pytest.raises(BadInput, match="a run folder"):
+        find_stale(tmp_path, ["none"])
+
+
+def test_rounds_of_shadows_go_once_no_run_will_use_them(tmp_path):
+    make_stage(tmp_path, "shadow", A, rounds=True)
+    make_stage(tmp_path, "shadow", B, rounds="kept")
+    make_stage(tmp_path, "shadow", C)
+    run = make_run(tmp_path, status="running", by=GONE, stages=tuple(f"shadow/{key}" for key in (A, B, C)))
+    assert stale(tmp_path) == {}
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "status": "completed"}))
+    assert stale(tmp_path) == {A: "shadow rounds: left behind"}
+    remove(find_stale(tmp_path))
+    assert {path.name for path in (tmp_path / "stages" / "shadow").iterdir()} == {B, C}
+
+
+def test_what_a_run_names_after_it_was_listed_stays(tmp_path):
+    folder = make_stage(tmp_path, "train", A)
+    found = find_stale(tmp_path)
+    run = RunFolder(make_run(tmp_path, "new", status="running", cells=False))
+    with StageStore(tmp_path / "stages").pinning():
+        run.add_stage("train", A)
+    assert remove(found) == [] and folder.exists()
+
+
+def test_while_a_run_names_a_stage_nothing_is_taken_away(tmp_path):
+    folder = make_stage(tmp_path, "train", A)
+    found = find_stale(tmp_path)
+    run = RunFolder(make_run(tmp_path, "new", status="running", cells=False))
+    with StageStore(tmp_path / "stages").pinning():
+        cleaning = threading.Thread(target=remove, args=(found,))
+        cleaning.start()
+        cleaning.join(0.2)
+        assert cleaning.is_alive() and folder.exists()
+        run.add_stage("train", A)
+    cleaning.join(10)
+    assert folder.exists()
+
+
+def test_two_cleans_at_once_take_everything_away_once(tmp_path):
+    for number in range(40):
+        make_stage(tmp_path, "score", f"{number:024x}")
+    make_run(tmp_path, "refused", status="refused", cells=False)
+    found = [find_stale(tmp_path), find_stale(tmp_path)]
+    gone: list[list[object]] = [[], []]
+    threads = [threading.Thread(target=lambda n=n: gone[n].extend(remove(found[n]))) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(gone[0]) + len(gone[1]) == 41
+    assert find_stale(tmp_path) == []
+
+
+def test_logs_and_half_written_files_go(tmp_path):
+    run = make_run(tmp_path)
+    half = run / ".results.csv-abcd1234"
+    half.write_text("half")
+    crash = tmp_path / "crashes" / "x.log"
+    crash.parent.mkdir()
+    crash.write_text("Traceback")
+    preparing = tmp_path / "data" / "digits" / ".preparing-xyz"
+    preparing.mkdir(parents=True)
+    assert set(stale(tmp_path)) == {"x.log", ".preparing-xyz"}
+    age(half, 1e4)
+    with FileLock(preparing.parent / ".lock"):
+        assert set(stale(tmp_path)) == {"x.log", half.name}
+    remove(find_stale(tmp_path))
+    assert not half.exists() and not crash.exists() and not preparing.exists()
+
+
+def test_the_command_lists_and_removes_only_when_told_to(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = make_stage(tmp_path, "train", A)
+    assert cli.main(["clean", "--home", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "no run stands on it" in text and "1 kB" in text and "lethe clean --yes" in text
+    assert max(map(len, text.splitlines())) <= 80 and folder.exists()
+    assert cli.main(["clean", "--yes", "--json", "--home", str(tmp_path)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["removed"] and told["path"] == str(folder) and not folder.exists()
+    assert cli.main(["clean", "--home", str(tmp_path)]) == 0
+    assert "nothing to clean" in capsys.readouterr().out

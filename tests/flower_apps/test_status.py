@@ -1,0 +1,142 @@
+"""Facts about what `lethe status` says of a run folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from runs_made import AWAY, GONE, make_events, make_run, make_stage
+
+from flower_apps import cli, status
+from flower_apps.status import RunWatch, newest_run, overview, show
+from partitions.errors import BadInput
+
+PLACE = {"stage": "train", "label": "original"}
+GROUP = "aaaa11112222"
+
+
+def training(folder: Path, done: int = 2, group: str = GROUP) -> None:
+    """Tell of a training of ten rounds that is in the round after `done`, with one of three sites heard."""
+    begin = time.time() - 10.0 * done
+    make_events(folder, {"kind": "run-started", "time": begin}, group=group)
+    make_events(folder, {"kind": "stage-started", "time": begin, "rounds": 10, "round": 0, **PLACE}, group=group)
+    for round_ in range(1, done + 2):
+        at = begin + 10.0 * (round_ - 1)
+        make_events(
+            folder,
+            {"kind": "round-started", "time": at, "round": round_, "rounds": 10, "sites": 3, **PLACE},
+            group=group,
+        )
+        make_events(folder, {"kind": "reply", "time": at + 1, "round": round_, "site": "site-0", **PLACE}, group=group)
+        if round_ <= done:
+            make_events(
+                folder, {"kind": "round-finished", "time": at + 10, "round": round_, "loss": 0.5, **PLACE}, group=group
+            )
+
+
+def shown(folder: Path, home: Path, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show(folder, home, console, once=True)
+    return console.file.getvalue()
+
+
+def test_a_running_group_tells_round_sites_loss_and_time_left(tmp_path):
+    folder = make_run(tmp_path, status="running", cells=False)
+    training(folder)
+    told = RunWatch(folder, tmp_path).summary()
+    (group,) = told["groups"]
+    assert (told["state"], group["state"]) == ("running", "running")
+    (stage,) = group["stage"]
+    assert (stage["label"], stage["round"], stage["rounds"]) == ("original", 3, 10)
+    assert (stage["replied"], stage["sites"], stage["loss"]) == (1, 3, 0.5)
+    assert stage["left"] == pytest.approx(80.0, abs=5.0)
+    text = shown(folder, tmp_path)
+    assert "original" in text and "3/10" in text and "1/3 sites" in text and "loss 0.500" in text and "left" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_an_attempt_had_begun_that_was_killed_is_not_shown_beside_the_next_one(tmp_path):
+    folder = make_run(tmp_path, status="running")
+    training(folder, done=1)
+    make_events(folder, {"kind": "run-started"})
+    assert RunWatch(folder, tmp_path).summary()["groups"][0]["stage"] == []
+
+
+def test_a_killed_run_is_interrupted_where_it_was_and_says_how_to_go_on(tmp_path):
+    folder = make_run(tmp_path, status="running", by=GONE)
+    training(folder)
+    text = shown(folder, tmp_path)
+    assert "interrupted" in text and "original 3/10" in text
+    assert f"lethe resume {folder.name}" in text
+
+
+def test_a_failure_is_told_with_its_log(tmp_path):
+    outcome = {GROUP: {"status": "failed", "reason": "site-1 raised", "log": "/x/run.log", "ended": 1.0}}
+    folder = make_run(tmp_path, status="failed", outcomes=outcome, failures=["site-1 raised; log: /x/run.log"])
+    told = RunWatch(folder, tmp_path).summary()
+    assert (told["failure"], told["log"]) == ("site-1 raised; log: /x/run.log", "/x/run.log")
+    assert "site-1 raised; log: /x/run.log" in shown(folder, tmp_path)
+
+
+def test_a_plan_says_how_much_is_left(tmp_path):
+    folder = make_run(tmp_path, status="running", by=AWAY, cells=False)
+    keys = ["a" * 24, "b" * 24, "c" * 24]
+    stages = [{"kind": "train", "label": "x", "key": key, "group": GROUP, "seconds": 60.0} for key in keys]
+    (folder / "plan.json").write_text(json.dumps({"stages": stages}))
+    make_stage(tmp_path, "train", keys[0])
+    told = RunWatch(folder, tmp_path).summary()
+    assert (told["stages_done"], told["stages_planned"], told["seconds_left"]) == (1, 3, 120.0)
+    assert (told["groups"][0]["stages_done"], told["groups"][0]["stages_planned"]) == (1, 3)
+    assert "1 of 3, about 2:00 left" in shown(folder, tmp_path)
+    assert "cannot be asked from here" in shown(folder, tmp_path)
+    (folder / "plan.json").write_text("{}")
+    assert RunWatch(folder, tmp_path).summary()["stages_planned"] is None
+
+
+def test_a_terminal_is_kept_up_to_date_until_the_run_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(status, "EVERY", 0.01)
+    folder = make_run(tmp_path, status="running")
+    record = json.loads((folder / "run.json").read_text())
+
+    def end() -> None:
+        text = json.dumps({**record, "status": "completed", "exit_code": 0})
+        (folder / "new").write_text(text)
+        (folder / "new").replace(folder / "run.json")
+
+    threading.Timer(0.3, end).start()
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    show(folder, tmp_path, console, once=False)
+    assert "running" in console.file.getvalue() and "completed" in console.file.getvalue()
+
+
+def test_runs_are_listed_the_last_started_first_with_their_state(tmp_path):
+    make_run(tmp_path, "a-done", started=1000.0)
+    make_run(tmp_path, "b-killed", status="running", by=GONE, started=3000.0)
+    make_run(tmp_path, "c-older", status="", started=2000.0)
+    rows = overview(tmp_path, 20)
+    assert [(row["name"], row["state"]) for row in rows] == [
+        ("b-killed", "interrupted"),
+        ("c-older", "unrecorded"),
+        ("a-done", "completed"),
+    ]
+    assert newest_run(tmp_path, resumable=True).name == "b-killed"
+    with pytest.raises(BadInput, match="running"):
+        newest_run(tmp_path, running=True)
+
+
+def test_the_command_takes_the_last_run_also_without_a_finished_cell(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    make_run(tmp_path, "old", started=1000.0)
+    make_run(tmp_path, "new", status="running", by=GONE, cells=False)
+    for arguments in (["status"], ["status", "latest"]):
+        assert cli.main([*arguments, "--json", "--home", str(tmp_path)]) == 0
+        assert json.loads(capsys.readouterr().out)["name"] == "new"
+    assert cli.main(["status", "--all", "--home", str(tmp_path)]) == 0
+    assert "old" in capsys.readouterr().out
+    assert cli.main(["status", "none", "--home", str(tmp_path)]) == 2
+    assert cli.main(["status", "--home", str(tmp_path / "empty")]) == 2
