@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -23,6 +24,8 @@ from partitions.errors import BadInput, RunFailed
 
 PROBE_LIMIT = 180.0
 """Seconds that the probe of all nodes may take."""
+CONNECT_LIMIT = 10.0
+"""Seconds that its head may take to take a connection."""
 DISK_NEEDED = 2e9
 """Bytes free below LETHE_HOME under which a node is refused."""
 VERSIONS = ("python", "torch", "numpy", "flwr", "ray", "lightning-fabric")
@@ -146,6 +149,7 @@ def look(address: str, paths: Mapping[str, Any] | None = None, limit: float = PR
     RunFailed
         When the cluster does not answer, in one line.
     """
+    _check_listens(address)
     command = [sys.executable, "-m", "flower_apps.cluster_probe", json.dumps(paths or {})]
     env = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(filter(None, _path()))}
     try:
@@ -159,6 +163,21 @@ def look(address: str, paths: Mapping[str, Any] | None = None, limit: float = PR
     read = json.loads(answer)
     nodes = tuple(Node(one["name"], one["cpus"], one["gpus"], one["found"]) for one in read["nodes"])
     return Cluster(str(read["address"] or address), nodes, float(read["free_cpus"]))
+
+
+def _check_listens(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdigit():
+        raise BadInput("RAY_ADDRESS", address, "host:port of the cluster's head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_LIMIT).close()
+    except (OSError, OverflowError) as error:
+        raise RunFailed(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, or unset RAY_ADDRESS"
+        ) from None
 
 
 def _path() -> list[str]:
@@ -206,6 +225,7 @@ def join(address: str, home: Path, out: Path, prepared: Sequence[Path], app: byt
     """
     folder = home / "flower" / f"probe-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
+    (home / "stages").mkdir(exist_ok=True)
     code = folder / "app.fab"
     try:
         code.write_bytes(app)
@@ -213,7 +233,6 @@ def join(address: str, home: Path, out: Path, prepared: Sequence[Path], app: byt
         cluster = look(address, {"files": files, "write": [str(home / "stages"), str(out), str(folder)]})
         from flower_apps.cluster_probe import look as look_here
 
-        (home / "stages").mkdir(exist_ok=True)
         here = look_here({"files": files, "write": []})
         for node in cluster.nodes:
             if wrong := differs(node.found, here, code=str(code), home=str(home)):

@@ -43,7 +43,7 @@ def test_plain_run_is_the_quickstart_of_the_manifest_that_ships(asked, home):
     assert asked["home"] == home
     assert asked["manifest"] == places.ROOT / "experiments.yaml"
     assert (asked["jobs"], asked["json_output"], asked["fresh"], asked["gpus"]) == (1, False, False, 0)
-    assert asked["workers"] >= 1
+    assert asked["workers"] is None
 
 
 def test_every_option_arrives(asked, tmp_path):

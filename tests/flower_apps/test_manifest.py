@@ -158,7 +158,7 @@ def test_set_keeps_text_as_it_is(groups):
         ("a: {rounds: yes}", [], "a.rounds='yes'.*a whole number from 1 up"),
         ("a: {}\nb: {lr: -1}", [], "b.lr=-1.*above 0"),
         ("a: {lr: []}", [], "a.lr.*at least one value"),
-        ("a: {workers: 2}", [], "use --workers"),
+        ("a: {jobs: 2}", [], "use --jobs"),
         ("a: {home: /tmp}", [], "use --home"),
         ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
         ("a: {extends: [b]}\nb: {}", [], "the name of one experiment"),
