@@ -112,9 +112,9 @@ class Cluster:
             share = schedule.gpu_part(each)
         elif limit is not None:
             workers = each = min(workers, limit)
-        cpus = next(
-            (each for each in range(threads, int(self.cpus) + 1) if 0 < self._pool(each, share) <= workers), threads
-        )
+        possible = [cpus for cpus in range(threads, int(self.cpus) + 1) if self._pool(cpus, share)] or [threads]
+        # a pool has at least one worker on each node that is large enough: the last is the smallest there is
+        cpus = next((cpus for cpus in possible if self._pool(cpus, share) <= workers), possible[-1])
         asked: dict[str, Scalar] = {"num-supernodes": sites, "client-resources-num-cpus": cpus}
         return each, asked | ({"client-resources-num-gpus": share} if share else {})
 
@@ -257,12 +257,8 @@ def differs(there: Mapping[str, Any], here: Mapping[str, Any], *, code: str, hom
     code, home : str
         The app bundle, and LETHE_HOME.
     """
-    if there.get("error"):
-        return str(there["error"])
-    for name in VERSIONS:
-        if there["versions"].get(name) != here["versions"].get(name):
-            have, want = (found["versions"].get(name) or "none" for found in (there, here))
-            return f"{name} is {have}, here it is {want}; install the same version on both"
+    if wrong := other_software(there, here):
+        return wrong
     shared = f"share {home} with it under this very path"
     if there["files"].get(code) != here["files"][code]:
         return f"it does not see the code that this command put below {home}; {shared}"
@@ -270,13 +266,24 @@ def differs(there: Mapping[str, Any], here: Mapping[str, Any], *, code: str, hom
         if there["files"].get(path) != digest:
             what = "has other data in" if there["files"].get(path) else "lacks the prepared data"
             return f"it {what} {Path(path).parent}; {shared}"
-    for name in sorted(set(here["plugins"]) | set(there["plugins"])):
-        if there["plugins"].get(name) != here["plugins"].get(name):
-            have, want = (found["plugins"].get(name) or "not there" for found in (there, here))
-            return f"plug-in {name} is {have}, here it is {want}; install the same on both"
     for path, problem in there["write"].items():
         if problem:
             return f"it cannot write to {path} ({problem}); {shared}, writable by the user of its Ray"
     if there["free"] < DISK_NEEDED:
         return f"{there['free'] / 1e9:.1f} GB are free below {home}, and {DISK_NEEDED / 1e9:.0f} are needed; free some"
+    return ""
+
+
+def other_software(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return what a node computes with that is not what is here, with the remedy; empty when all is the same."""
+    if there.get("error"):
+        return str(there["error"])
+    for name in VERSIONS:
+        if there["versions"].get(name) != here["versions"].get(name):
+            have, want = (found["versions"].get(name) or "none" for found in (there, here))
+            return f"{name} is {have}, here it is {want}; install the same version on both"
+    for name in sorted(set(here["plugins"]) | set(there["plugins"])):
+        if there["plugins"].get(name) != here["plugins"].get(name):
+            have, want = (found["plugins"].get(name) or "not there" for found in (there, here))
+            return f"plug-in {name} is {have}, here it is {want}; install the same on both"
     return ""
