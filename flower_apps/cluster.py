@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -23,6 +24,8 @@ from partitions.errors import BadInput, RunFailed
 
 PROBE_LIMIT = 180.0
 """Seconds that the probe of all nodes may take."""
+CONNECT_LIMIT = 10.0
+"""Seconds that its head may take to take a connection."""
 DISK_NEEDED = 2e9
 """Bytes free below LETHE_HOME under which a node is refused."""
 VERSIONS = ("python", "torch", "numpy", "flwr", "ray", "lightning-fabric")
@@ -109,9 +112,9 @@ class Cluster:
             share = schedule.gpu_part(each)
         elif limit is not None:
             workers = each = min(workers, limit)
-        cpus = next(
-            (each for each in range(threads, int(self.cpus) + 1) if 0 < self._pool(each, share) <= workers), threads
-        )
+        possible = [cpus for cpus in range(threads, int(self.cpus) + 1) if self._pool(cpus, share)] or [threads]
+        # a pool has at least one worker on each node that is large enough: the last is the smallest there is
+        cpus = next((cpus for cpus in possible if self._pool(cpus, share) <= workers), possible[-1])
         asked: dict[str, Scalar] = {"num-supernodes": sites, "client-resources-num-cpus": cpus}
         return each, asked | ({"client-resources-num-gpus": share} if share else {})
 
@@ -146,6 +149,7 @@ def look(address: str, paths: Mapping[str, Any] | None = None, limit: float = PR
     RunFailed
         When the cluster does not answer, in one line.
     """
+    _check_listens(address)
     command = [sys.executable, "-m", "flower_apps.cluster_probe", json.dumps(paths or {})]
     env = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(filter(None, _path()))}
     try:
@@ -159,6 +163,21 @@ def look(address: str, paths: Mapping[str, Any] | None = None, limit: float = PR
     read = json.loads(answer)
     nodes = tuple(Node(one["name"], one["cpus"], one["gpus"], one["found"]) for one in read["nodes"])
     return Cluster(str(read["address"] or address), nodes, float(read["free_cpus"]))
+
+
+def _check_listens(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdigit():
+        raise BadInput("RAY_ADDRESS", address, "host:port of the cluster's head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_LIMIT).close()
+    except (OSError, OverflowError) as error:
+        raise RunFailed(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, or unset RAY_ADDRESS"
+        ) from None
 
 
 def _path() -> list[str]:
@@ -206,6 +225,7 @@ def join(address: str, home: Path, out: Path, prepared: Sequence[Path], app: byt
     """
     folder = home / "flower" / f"probe-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
+    (home / "stages").mkdir(exist_ok=True)
     code = folder / "app.fab"
     try:
         code.write_bytes(app)
@@ -213,7 +233,6 @@ def join(address: str, home: Path, out: Path, prepared: Sequence[Path], app: byt
         cluster = look(address, {"files": files, "write": [str(home / "stages"), str(out), str(folder)]})
         from flower_apps.cluster_probe import look as look_here
 
-        (home / "stages").mkdir(exist_ok=True)
         here = look_here({"files": files, "write": []})
         for node in cluster.nodes:
             if wrong := differs(node.found, here, code=str(code), home=str(home)):
@@ -238,12 +257,8 @@ def differs(there: Mapping[str, Any], here: Mapping[str, Any], *, code: str, hom
     code, home : str
         The app bundle, and LETHE_HOME.
     """
-    if there.get("error"):
-        return str(there["error"])
-    for name in VERSIONS:
-        if there["versions"].get(name) != here["versions"].get(name):
-            have, want = (found["versions"].get(name) or "none" for found in (there, here))
-            return f"{name} is {have}, here it is {want}; install the same version on both"
+    if wrong := other_software(there, here):
+        return wrong
     shared = f"share {home} with it under this very path"
     if there["files"].get(code) != here["files"][code]:
         return f"it does not see the code that this command put below {home}; {shared}"
@@ -251,13 +266,24 @@ def differs(there: Mapping[str, Any], here: Mapping[str, Any], *, code: str, hom
         if there["files"].get(path) != digest:
             what = "has other data in" if there["files"].get(path) else "lacks the prepared data"
             return f"it {what} {Path(path).parent}; {shared}"
-    for name in sorted(set(here["plugins"]) | set(there["plugins"])):
-        if there["plugins"].get(name) != here["plugins"].get(name):
-            have, want = (found["plugins"].get(name) or "not there" for found in (there, here))
-            return f"plug-in {name} is {have}, here it is {want}; install the same on both"
     for path, problem in there["write"].items():
         if problem:
             return f"it cannot write to {path} ({problem}); {shared}, writable by the user of its Ray"
     if there["free"] < DISK_NEEDED:
         return f"{there['free'] / 1e9:.1f} GB are free below {home}, and {DISK_NEEDED / 1e9:.0f} are needed; free some"
+    return ""
+
+
+def other_software(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return what a node computes with that is not what is here, with the remedy; empty when all is the same."""
+    if there.get("error"):
+        return str(there["error"])
+    for name in VERSIONS:
+        if there["versions"].get(name) != here["versions"].get(name):
+            have, want = (found["versions"].get(name) or "none" for found in (there, here))
+            return f"{name} is {have}, here it is {want}; install the same version on both"
+    for name in sorted(set(here["plugins"]) | set(there["plugins"])):
+        if there["plugins"].get(name) != here["plugins"].get(name):
+            have, want = (found["plugins"].get(name) or "not there" for found in (there, here))
+            return f"plug-in {name} is {have}, here it is {want}; install the same on both"
     return ""

@@ -45,10 +45,10 @@ def look(paths: Mapping[str, Any]) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = ""
-    entries: Any = metadata.entry_points()
     plugins = {
-        f"{point.group}:{point.name}": f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        for point in entries
+        f"{point.group}:{point.name}": f"{distribution.name} {distribution.version}"
+        for distribution in metadata.distributions()
+        for point in distribution.entry_points
         if point.group.startswith("lethe.")
     }
     files, write = {}, {}
@@ -102,8 +102,8 @@ def _answer(ray: Any, reference: Any) -> dict[str, Any]:
     try:
         return dict(ray.get(reference, timeout=TASK_LIMIT))
     except Exception as error:  # of Ray, of the node, whatever: it does not fit
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return {"error": f"it did not answer the probe ({first.strip()[:200]}); see `ray status`"}
+        last = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        return {"error": f"it did not answer the probe ({last.strip()[:200]}); see `ray status`"}
 
 
 def main() -> int:

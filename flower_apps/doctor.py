@@ -49,6 +49,7 @@ def examine(home: Path) -> list[Check]:
         found += _guarded(check.__name__, check)
     found += _guarded("disk", lambda: check_disk(home))
     found += _guarded("leftovers", lambda: check_leftovers(home))
+    found += _guarded("check_cluster", check_cluster)
     return found
 
 
@@ -164,6 +165,29 @@ def check_leftovers(home: Path) -> Iterator[Check]:
         yield Check("leftovers", "ok", "no process of an ended run")
     for process in stale:
         yield Check("leftovers", "note", f"{process.name} ({process.pid})", process.why)
+
+
+def check_cluster() -> Iterator[Check]:
+    """Report the Ray cluster that RAY_ADDRESS names, and where a node's versions differ from those here."""
+    from flower_apps import cluster, cluster_probe
+    from partitions.errors import BadInput, RunFailed
+
+    try:
+        address = cluster.ray_address()
+        if not address:
+            return
+        found = cluster.look(address)
+    except (BadInput, RunFailed) as error:
+        yield Check("ray cluster", "stop", str(error), "unset RAY_ADDRESS to run on this machine")
+        return
+    free = f"{found.free_cpus:g} CPUs free"
+    busy = "Flower takes all of it: wait, or see `ray status`" if found.free_cpus < found.cpus else ""
+    yield Check("ray cluster", "note" if busy else "ok", f"{found.address}: {found.in_words()}, {free}", busy)
+    here = cluster_probe.look({})
+    for node in found.nodes:
+        wrong = cluster.other_software(node.found, here)
+        what = f"{node.cpus:g} CPUs, {node.gpus:g} GPUs" + (f": {wrong}" if wrong else "")
+        yield Check(f"node {node.name}", "stop" if wrong else "ok", what)
 
 
 def checks_table(checks: list[Check]) -> Table:

@@ -20,10 +20,10 @@ from flower_apps.schedule import Backlog, Expected, Slot, Work
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import partition_of
 from flower_apps.watch import Ending, Event, OnEvent, ended
+from partitions.errors import BadInput
 
 OnEnd = Callable[[GroupSettings, str, Path], None]
 """Gets a group, why it failed (empty: it did not) and the log of the Flower run that executed it."""
-MOST_GPUS = 1024
 SMALLER = "lower batch-size, or save memory with precision=bf16-mixed or channels-last=true"
 
 
@@ -99,9 +99,10 @@ class Lanes:
             self.say("one job at a time on a Ray cluster: Flower takes the whole of it")
         slots = schedule.slots(jobs, self.means.gpus)
         cluster = self.means.cluster.address if self.means.cluster else ""
+        visible = _visible(self.means.gpus)
         with ExitStack() as stack:
             if jobs > 1 and self.means.gpus:
-                seen = [[_visible()[gpu] for gpu in slot.gpus] for slot in slots]
+                seen = [[visible[gpu] for gpu in slot.gpus] for slot in slots]
                 launchers = [stack.enter_context(Launcher(home, gpus=gpus)) for gpus in seen]
             else:
                 launchers = [stack.enter_context(Launcher(home, cluster=cluster))] * jobs
@@ -261,7 +262,12 @@ class _LaneRun:
         )
 
 
-def _visible() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them; endless without such a list."""
-    listed = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
-    return listed or [str(number) for number in range(MOST_GPUS)]
+def _visible(gpus: int) -> list[str]:
+    """Return so many GPUs as CUDA_VISIBLE_DEVICES has them, from 0 on where it is not set; more may be logical ones."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not listed:
+        return [str(number) for number in range(gpus)]
+    names = [part.strip() for part in listed.split(",")]
+    if gpus > len(names):
+        raise BadInput("--gpus", gpus, f"up to {len(names)}, those of CUDA_VISIBLE_DEVICES={listed}")
+    return names[:gpus]
