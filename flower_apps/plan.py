@@ -432,5 +432,5 @@ def _nearest(folder: Path) -> Path:
 
 def budgets_of(manifest: Manifest, names: Sequence[str]) -> dict[str, Mapping[str, float]]:
     """Return the budget of each experiment that has one."""
-    found = {name: getattr(manifest.get(name), "budget", None) for name in names}
+    found = {name: manifest.get(name).budget.to_json() for name in names}
     return {name: budget for name, budget in found.items() if budget}
