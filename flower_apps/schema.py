@@ -16,9 +16,9 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TRUTHS = ("yes", "no", "on", "off")
 """Text that a key takes for true or false, beside YAML's own two."""
-_NAMES = r"[^\s,;>@][^,;>@]*(,[^,;>@]*[^\s,;>@][^,;>@]*)*"
+_NAMES = r"[^\s,;>][^,;>]*(,[^,;>]*[^\s,;>][^,;>]*)*"
 _FRACTION = r"(0*\.\d*[1-9]\d*|0*1(\.0*)?|\d+(\.\d*)?[eE]-\d+)"
-_STEP = rf"\s*((client|class|patient)\s*:\s*{_NAMES}|sample\s*:\s*{_FRACTION}\s*(@\s*[^\s,;>@][^,;>@]*)?)\s*"
+_STEP = rf"\s*((client|class|patient)\s*:\s*{_NAMES}|sample\s*:\s*{_FRACTION}\s*(@\s*[^\s,;>][^,;>]*)?)\s*"
 _SEQUENCE = rf"{_STEP}(>{_STEP})*"
 _SEEDS = r"\s*\d+\s*(,\s*\d+\s*)*"
 _SEED = {"type": "integer", "minimum": 0, "maximum": LARGEST}
