@@ -58,8 +58,8 @@ def test_groups_that_differ_in_what_is_done_to_an_original_share_it():
     ("key", "value"),
     [
         ("train-seed", 1), ("lr", 0.5), ("cap", 9), ("split", "iid"), ("model", "resnet18"), ("rounds", 3),
-        ("precision", "bf16-mixed"), ("backdoor-site", "site-0"), ("history-every", 2), ("history-half", True), ("original", "/a"),
-        ("threads", 2), ("failure-policy", "continue"), ("fresh", True), ("split-seed", 4),
+        ("precision", "bf16-mixed"), ("backdoor-site", "site-0"), ("history-every", 2), ("history-half", True),
+        ("original", "/a"), ("threads", 2), ("failure-policy", "continue"), ("fresh", True), ("split-seed", 4),
     ],
 )  # fmt: skip
 def test_groups_that_differ_in_what_makes_an_original_do_not_share_one(key, value):
