@@ -79,10 +79,16 @@ class Command:
 
     def __init__(self, arguments: list[str], env: dict[str, str], log: Path, cwd: Path) -> None:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
+        # the code of this checkout, whatever is installed
+        code = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(CHECKOUT))))
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "LETHE_", "RAY_", "PYTHONPATH"))}
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                arguments, env={**plain, "OMP_NUM_THREADS": "1", **env}, stdout=out, stderr=err, cwd=cwd
+                arguments,
+                env={**plain, "OMP_NUM_THREADS": "1", **env, "PYTHONPATH": code},
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
             )
 
     def __enter__(self) -> Command:
@@ -188,13 +194,13 @@ def replies(events: list[dict[str, Any]], label: str | None = None, round_: int 
     ]
 
 
-def hitch(folder: Path, what: str) -> dict[str, str]:
-    """Install the distribution `HITCH` by path alone; return the environment in which it is there."""
+def hitch(folder: Path, what: str, code: str = HITCH) -> dict[str, str]:
+    """Install a distribution, by default `HITCH`, by path alone; return the environment in which it is there."""
     info = folder / "hitch-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hitch\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[lethe.operations]\nhitch = hitch:OPERATION\n")
-    (folder / "hitch.py").write_text(HITCH)
+    (folder / "hitch.py").write_text(code)
     return {"PYTHONPATH": str(folder), "HITCH": what}
 
 
