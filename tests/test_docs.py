@@ -28,6 +28,8 @@ HEADING = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
+YOURS = ("NAME", "mine")
+"""Experiments of the reader's own manifest."""
 SHELL = re.compile(r"^```(?:bash|sh|console|shell)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -115,7 +117,7 @@ def refusal(line: str) -> str:
     shipped = load_manifest(ROOT / "experiments.yaml")
     names = given.get("experiments") or [given.get("experiment") or shipped.default()]
     try:
-        shipped.groups([name for name in names if name != "NAME"], sets)
+        shipped.groups([shipped.default() if name in YOURS else name for name in names], sets)
     except BadInput as error:
         return str(error)
     return ""
