@@ -69,7 +69,7 @@ def curves_of(evidence: Evidence) -> Iterator[dict[str, Any]]:
             yield {"kind": kind, "series": point.series, "label": point.label, "x": point.x, "y": point.y}
 
 
-def write_curves(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_curves(run_folder: Path, *writes: Iterable[Mapping[str, Any]]) -> None:
     """Merge points into ``curves.csv`` of a run folder; those of a model and kind replace what was there of both.
 
     Safe against other processes doing the same; a reader never sees a half-written file.
@@ -78,16 +78,16 @@ def write_curves(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     ----------
     run_folder : Path
         Created when missing.
-    rows : iterable of mappings
-        Each with every one of `COLUMNS`. Without any row, nothing is written.
+    *writes : iterables of mappings
+        One write after the other, each row with every one of `COLUMNS`. Without any row, nothing is written.
     """
-    fresh = [dict(row) for row in rows]
+    fresh = [rows for rows in ([dict(row) for row in write] for write in writes) if rows]
     if not fresh:
         return
     path = run_folder / FILE
     run_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock"), mode=0o644):
-        write_table(path, merge_curves([fresh], read_curves(run_folder)))
+        write_table(path, merge_curves(fresh, read_curves(run_folder)))
 
 
 def merge_curves(writes: Iterable[Iterable[Mapping[str, Any]]], known: pd.DataFrame | None = None) -> pd.DataFrame:

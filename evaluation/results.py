@@ -173,6 +173,8 @@ def with_types(
             typed[name] = whole_numbers(column)
         elif name in numbers:
             typed[name] = pd.to_numeric(column).astype("float64")
+        elif column.dtype == "str":
+            typed[name] = column.fillna("")
         else:
             typed[name] = column.astype(object).where(column.notna(), "").astype(str)
     return pd.DataFrame(typed)[list(columns)]

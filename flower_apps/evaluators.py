@@ -9,6 +9,9 @@ from pathlib import Path
 from evaluation.evaluator import Evaluator, InProcess
 from flower_apps.settings import GroupSettings
 
+PATIENCE = 2.0
+"""Seconds between two writes of a run's tables."""
+
 
 @contextmanager
 def scoring(settings: GroupSettings, run_folder: Path, tell: Callable[[str], None]) -> Iterator[Evaluator]:
@@ -31,7 +34,11 @@ def scoring(settings: GroupSettings, run_folder: Path, tell: Callable[[str], Non
         When it does not answer.
     """
     if not settings.evaluator:
-        yield InProcess(run_folder)
+        here = InProcess(run_folder, PATIENCE)
+        try:
+            yield here
+        finally:
+            here.finish()
         return
     from evaluation.service.access import read_token
     from evaluation.service.remote import Remote

@@ -12,6 +12,30 @@ import pytest
 
 if TYPE_CHECKING:
     from small_run import SmallRun
+LONGEST = (
+    "end_to_end/test_flower_runs.py",
+    "evaluation/service/test_serve.py",
+    "end_to_end/test_group.py",
+    "end_to_end/test_shadows.py",
+    "evaluation/test_report_odd.py",
+    "flower_apps/test_launcher.py",
+    "end_to_end",
+    "pages",
+    "strategies/test_memory.py",
+    "evaluation/service",
+)
+"""Files and folders that take long, the longest first: whichever a worker begins last, the others wait for."""
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long; xdist by itself begins with the files of most tests, which are the quickest ones."""
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(HERE).as_posix()
+        return next((n for n, long in enumerate(LONGEST) if name == long or name.startswith(f"{long}/")), len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 
 RESAMPLES = 1000
 """Bootstrap resamples."""
+FEW = 100
+"""Records up to which many sets of resamples are kept: a run has a stratum of its own for every class and split."""
 LARGE = 2000
 """Above this many records the bootstrap distribution of a mean is drawn from its normal limit."""
 
@@ -180,15 +182,21 @@ def _resampled_means(values: Floats, seed: int, stream: int, resamples: int) -> 
     return means
 
 
-@lru_cache(maxsize=32)
 def _resample(n: int, seed: int, stream: int, resamples: int) -> NDArray[np.uint8]:
     """Return how often each of `n` records is drawn, shape (resamples, n); cached, as every model shares them."""
+    return (_few if n <= FEW else _many)(n, seed, stream, resamples)
+
+
+def _drawn(n: int, seed: int, stream: int, resamples: int) -> NDArray[np.uint8]:
     counts = np.empty((resamples, n), dtype=np.uint8)
     rng = _rng(seed, stream)
     for index in range(resamples):
         counts[index] = np.bincount(rng.integers(0, n, n), minlength=n)
     counts.flags.writeable = False
     return counts
+
+
+_few, _many = lru_cache(maxsize=512)(_drawn), lru_cache(maxsize=32)(_drawn)
 
 
 def _rng(seed: int, stream: int) -> np.random.Generator:

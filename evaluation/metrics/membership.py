@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -19,10 +21,22 @@ from evaluation.metrics.value import Value, undefined
 Statistic = Callable[[Floats, Floats, int], Value]
 
 
-@lru_cache(maxsize=32)
-def _computed(statistic: Statistic, forget: bytes, unseen: bytes, seed: int) -> Value:
-    """Compute a statistic of float64 losses once: several metrics use it, and every model needs gold's."""
-    return statistic(np.frombuffer(forget), np.frombuffer(unseen), seed)
+_KNOWN: OrderedDict[tuple[Statistic, bytes, int], Value] = OrderedDict()
+MOST_KNOWN = 4096
+"""Statistics that are remembered, by a hash of the losses: some hundred bytes each."""
+
+
+def _computed(statistic: Statistic, forget: Floats, unseen: Floats, seed: int) -> Value:
+    """Compute a statistic of losses once a process: several metrics use it, and every model needs gold's."""
+    digest = hashlib.sha256(f"{forget.size}|".encode() + forget.tobytes() + unseen.tobytes()).digest()
+    key = (statistic, digest, seed)
+    found = _KNOWN.get(key)
+    if found is None:
+        found = _KNOWN[key] = statistic(forget, unseen, seed)
+        if len(_KNOWN) > MOST_KNOWN:
+            with suppress(KeyError):  # another thread was here
+                _KNOWN.popitem(last=False)
+    return found
 
 
 def _attack(statistic: Statistic) -> Callable[[Evidence], Value]:
@@ -34,7 +48,7 @@ def _attack(statistic: Statistic) -> Callable[[Evidence], Value]:
         forget, unseen, note = evidence.attack_sets
         if forget.empty or unseen.empty:
             return undefined("empty forget set" if forget.empty else "no unseen records to compare with")
-        losses, others = (rows["loss"].to_numpy(np.float64).tobytes() for rows in (forget, unseen))
+        losses, others = (rows["loss"].to_numpy(np.float64) for rows in (forget, unseen))
         return _computed(statistic, losses, others, evidence.seed).because(note)
 
     return compute

@@ -20,7 +20,7 @@ from evaluation.results import FILE, read_results, write_table
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 ODD = "s\x02\u202e--$\\bad$ 日本"
-METHODS = ("original", "retrain", "ga", "not", "fedquit")
+METHODS = ("original", "retrain", "ga", "not")
 
 
 def nothing(table: pd.DataFrame) -> pd.DataFrame:

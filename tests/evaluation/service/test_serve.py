@@ -24,6 +24,7 @@ from sqlalchemy.exc import OperationalError
 from evaluation.evaluator import InProcess
 from evaluation.service.serve import Server
 from evaluation.service.store import Store, sqlite_url
+from flower_apps import cli
 from partitions.errors import RunFailed
 
 TOKEN = "a-token-of-some-length"
@@ -61,6 +62,22 @@ def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return what gives a command that should refuse, in this process: exit code, and all that it says on stderr."""
+
+    def serve(*more: str, **environment: str) -> tuple[int, str]:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        given = ["evaluator", "serve", "--home", str(tmp_path), "--port", str(free_port()), *more]
+        return cli.main(given), capfd.readouterr().err
+
+    monkeypatch.delenv("LETHE_EVALUATOR_TOKEN", raising=False)
+    return serve
 
 
 def test_killed_in_mid_scoring_it_loses_nothing_and_goes_on(
@@ -153,11 +170,13 @@ def test_the_command_serves_with_a_token_and_keeps_everything_below_its_home(tmp
     assert {path.name for path in (home / "evaluator").iterdir()} >= {"evaluator.sqlite", "uploads", "store-id"}
 
 
-def test_a_store_id_that_is_no_text_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_store_id_that_is_no_text_is_told_in_one_line(
+    tmp_path: Path, refused: Callable[..., tuple[int, str]]
+) -> None:
     folder = tmp_path / "evaluator"
     Store(sqlite_url(folder / "evaluator.sqlite"), folder).close()
     (folder / "store-id").write_bytes(b"\xff\xfe")
-    code, told = refusal_of(serve_command(tmp_path, free_port()))
+    code, told = refused()
     assert (code, told.count("\n")) == (2, 1), told
     assert "--folder" in told
 
@@ -205,8 +224,8 @@ def test_a_ctrl_c_to_all_of_its_processes_is_quiet(tmp_path: Path, after: float)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_another_address_than_loopback_needs_a_token(tmp_path: Path, host: str) -> None:
-    code, told = refusal_of(serve_command(tmp_path, free_port(), "--host", host), {"LETHE_EVALUATOR_TOKEN": ""})
+def test_another_address_than_loopback_needs_a_token(refused: Callable[..., tuple[int, str]], host: str) -> None:
+    code, told = refused("--host", host)
     assert code == 2
     assert re.fullmatch(rf"lethe: host='{re.escape(host)}': allowed is a loopback .*LETHE_EVALUATOR_TOKEN=.*\n", told)
 
@@ -238,9 +257,9 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(
-    tmp_path: Path, more: list[str], environment: dict[str, str], words: list[str]
+    refused: Callable[..., tuple[int, str]], more: list[str], environment: dict[str, str], words: list[str]
 ) -> None:
-    code, told = refusal_of(serve_command(tmp_path, free_port(), *more), environment)
+    code, told = refused(*more, **environment)
     assert (code, told.count("\n")) == (2, 1), told
     assert "hunter2" not in told
     for word in words:
