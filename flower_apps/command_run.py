@@ -23,7 +23,7 @@ from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
 from flower_apps.workshop import MissingStage
-from partitions.errors import RunFailed
+from partitions.errors import BadInput, RunFailed
 from strategies.events import EventSink
 
 LONGEST_PLAN = 60.0
@@ -90,7 +90,7 @@ def run_experiments(
     with Progress() as progress:
         if plan is not None:
             progress.say(plan.line(), "dim")
-            progress.expect(plan.left(), side_by_side=jobs)
+            progress.expect(plan.left(), side_by_side=min(jobs, max(plan.needed().runs, 1)))
         failures = _run_all(placed, home, run, jobs, gpus, progress)
     _show(out, json_output)
     if report and (out / "results.csv").exists():
@@ -111,7 +111,13 @@ def _plan(
 ) -> Plan | None:
     """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
     since = run.created if any(group.fresh for group in groups) else 0.0
-    plan = make_plan(groups, home, jobs=jobs, workers=workers, gpus=gpus, fresh_since=since, limit=LONGEST_PLAN)
+    try:
+        plan = make_plan(groups, home, jobs=jobs, workers=workers, gpus=gpus, fresh_since=since, limit=LONGEST_PLAN)
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:  # a component of another package that no plan can be made with can still be run
+        print(f"lethe: there is no plan of this run: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
     if plan is not None:
         check_plan(plan, budgets)
         plan.write(run.path)
