@@ -29,7 +29,7 @@ def plan(
     as_json: AsJson = False,
     home: Home = None,
 ) -> None:
-    """Show what experiments need before anything starts: stages, hours, disk and memory. Starts and writes nothing.
+    """Show what experiments need before anything starts: stages, hours, disk and memory. It starts nothing.
 
     EXPERIMENT is a name in the manifest; without one it is quickstart, or the only one there is. What cannot fit is
     refused with exit code 2, as `lethe run` would.

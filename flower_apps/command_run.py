@@ -30,7 +30,7 @@ from flower_apps.sites import LocalSites, partition_of
 from flower_apps.tracking.follow import tracked
 from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
-from partitions.errors import RunFailed
+from partitions.errors import BadInput, RunFailed
 from strategies.events import EventSink
 
 LONGEST_PLAN = 60.0
@@ -113,7 +113,7 @@ def run_experiments(
         with Progress() as progress, tracked(list(followed), out, progress.say):
             if plan is not None:
                 progress.say(plan.line(), "dim")
-                progress.expect(plan.left(), side_by_side=jobs)
+                progress.expect(plan.left(), side_by_side=min(jobs, len(placed)))
             _run_all(placed, home, run, means, progress, lifetime, plan)
         if show:
             _show(out, json_output)
@@ -134,9 +134,15 @@ def _plan(
     """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
     since = run.fresh_since if any(group.fresh for group in groups) else 0.0
     workers = means.workers or max(1, means.cores // means.jobs)
-    plan = make_plan(
-        groups, home, jobs=means.jobs, workers=workers, gpus=means.gpus, fresh_since=since, limit=LONGEST_PLAN
-    )
+    try:
+        plan = make_plan(
+            groups, home, jobs=means.jobs, workers=workers, gpus=means.gpus, fresh_since=since, limit=LONGEST_PLAN
+        )
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:  # a component of another package that no plan can be made with can still be run
+        print(f"lethe: there is no plan of this run: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
     if plan is not None:
         check_plan(plan, budgets)
         plan.write(run.path)

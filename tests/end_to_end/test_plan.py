@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ SMALL = {
 def small(home: Path, **changes: object) -> GroupSettings:
     named = {key.replace("_", "-"): value for key, value in changes.items()}
     return GroupSettings.parse({**SMALL, "home": str(home), **named})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unscored() -> Iterator[None]:
+    """Leave out the evaluator, which has no stages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evaluation.evaluator.InProcess.submit", lambda self, submission: None)
+        yield
 
 
 def kinds(found: Rehearsed, *, cached: bool | None = None) -> Counter[str]:
@@ -122,6 +131,17 @@ def test_an_interrupted_training_is_planned_from_where_it_stopped(tmp_path: Path
 def test_a_sequence_starts_every_step_where_the_last_one_ended(tmp_path: Path) -> None:
     found = rehearse(small(tmp_path, requests="client:site-1 > class:3", methods="fedquit"), tmp_path)
     assert kinds(found) == {"train": 1, "retrain": 2, "unlearn": 4, "recover": 6, "score": 6 + 7}
+
+
+def test_an_imported_original_is_no_work_and_methods_that_replay_it_are_not_planned(done: Path) -> None:
+    (weights,) = (done / "stages" / "train").glob("*/model.safetensors")
+    found = rehearse(small(done, original=str(weights), methods="federaser,fedquit"), done)
+    original = found.stages[0]
+    assert (original.kind, original.cached, original.work.messages) == ("train", False, 0)
+    assert [stage.method for stage in found.stages if stage.kind == "unlearn"] == ["fine-tuning", "fedquit"]
+    scored = [stage for stage in found.stages if stage.label == "score original trained"]
+    assert scored[0].cached, "the same weights were scored against the same gold"
+    assert not (done / "stages" / "train" / original.key).exists()
 
 
 def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flower_apps import command_run
 from flower_apps.cli import main
 from flower_apps.plan import Plan, Step, check_plan, in_words, packed
 from flower_apps.plan_table import plan_view
 from flower_apps.progress import Progress
 from flower_apps.rates import Rates, rates_of, read_measured
 from flower_apps.rehearsal import PLANNED, PlannedStage, Rehearsed, Work
+from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
@@ -253,6 +255,18 @@ def test_the_command_refuses_what_cannot_fit(
     assert said.err.startswith("lethe: disk=")
     assert said.err.count("\n") == 1
     assert "Stages" in said.out, "the plan is shown all the same"
+
+
+def test_a_run_that_cannot_be_planned_is_run_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def odd(*given: Any, **named: Any) -> Plan:
+        raise KeyError("a probe of another package")
+
+    monkeypatch.setattr(command_run, "make_plan", odd)
+    settings = GroupSettings.parse({"dataset": "digits"})
+    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), 1, 1, 0, {}) is None
+    assert "no plan of this run" in capsys.readouterr().err
 
 
 def test_progress_says_how_far_the_whole_is() -> None:
