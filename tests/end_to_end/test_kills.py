@@ -110,10 +110,10 @@ def test_it_is_stopped_from_another_terminal(tmp_path: Path, whole: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount 3 MB of memory as the home of the stages; only root may."""
+    """Mount 40 MB of memory as the home of the stages; only root may."""
     disk = tmp_path / "home"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], capture_output=True)
     if os.geteuid() or mounted.returncode:
         pytest.skip("no disk can be mounted here")
     yield disk
