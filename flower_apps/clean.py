@@ -271,7 +271,8 @@ def _half_written(home: Path, going: set[Path]) -> Iterator[Stale]:
         for path in [*folder.glob(".*-????????"), *folder.glob("exports/.*-????????")]:
             if _age(path) > SETTLED:
                 yield Stale("half-written file", "its writer is gone", path, _size(path))
-    for path in sorted((home / "data").glob("*/.preparing-*")):
+    data = home / "data"
+    for path in sorted([*data.glob("*/.preparing-*"), *data.glob("*/.fetching-*")]):
         lock = FileLock(path.parent / ".lock")
         if _is_free(lock):
             yield Stale("half-prepared data", "its writer is gone", path, _size(path), partial(_unheld, lock))

@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from flower_apps.clean import Stale
 
@@ -15,8 +17,8 @@ FEW = 3
 """Leftovers of a kind up to which each is named."""
 
 
-def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, removed: bool) -> Table:
-    """Return what is stale, or with `removed` what went, as a table with its sum."""
+def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, removed: bool) -> Group:
+    """Return what is stale, or with `removed` what went, as a table with its sum below."""
     listed = gone if removed else found
     table = Table(box=None, pad_edge=False)
     table.add_column("what", no_wrap=True)
@@ -30,14 +32,13 @@ def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, re
     total = size_in_words(sum(one.size for one in listed))
     if removed:
         kept = len(found) - len(gone)
-        table.caption = f"{total} freed below {home}" + (f"; {kept} kept: in use, or gone already" if kept else "")
+        said = f"{total} freed below {home}" + (f"; {kept} kept: in use, or gone already" if kept else "")
     elif listed:
         free = size_in_words(shutil.disk_usage(home).free)
-        table.caption = f"{total} below {home}, where {free} are free; remove it with `lethe clean --yes`"
+        said = f"{total} below {home}, where {free} are free; --yes removes it"
     else:
-        table.caption = f"nothing to clean below {home}"
-    table.caption_justify = "left"
-    return table
+        said = f"nothing to clean below {home}"
+    return Group(*([table] if listed else []), Text(said))
 
 
 def size_in_words(size: float) -> str:

@@ -89,7 +89,7 @@ def export_model(
     RunFailed
         When the run's weights are gone.
     """
-    from evaluation.files import exists
+    from evaluation.files import exists, sync_tree
     from evaluation.runs import read_record
 
     record = read_record(run)
@@ -110,6 +110,7 @@ def export_model(
         figures = _figures(run, chosen)
         (work / "MODEL_CARD.md").write_text(_model_card(chosen, figures, record), encoding="utf-8")
         (work / "metrics.csv").write_text(_metrics_csv(figures), encoding="utf-8")
+        sync_tree(work)
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

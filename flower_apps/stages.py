@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
 
+from evaluation.files import sync_tree
 from partitions.errors import RunFailed
 from unlearning.state import State
 
@@ -331,7 +331,7 @@ def problem_of(folder: Path, kind: str, key: str) -> str:
 
 def _make_visible(folder: Path, target: Path) -> None:
     """Flush a complete stage to the disk and rename it to where stages are looked for."""
-    _sync_folder(folder)
+    sync_tree(folder)
     with suppress(FileNotFoundError):
         _discard(target)  # an older one, or what is left of one
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -349,12 +349,3 @@ def _sizes(folder: Path) -> dict[str, int]:
     """Return the size of every file of a stage but its record."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / "stage.json"]
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _sync_folder(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -6,7 +6,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from evaluation.files import exists
+from evaluation.files import exists, sync_tree
 from evaluation.report.chapters import chapters_of, trainings_of
 from evaluation.report.judgements import ranking_grids
 from evaluation.report.latex import latex
@@ -58,6 +58,7 @@ def write_report(run: Path, target: Path) -> Path:
         (work / "tables.md").write_text(markdown(grids), encoding="utf-8")
         (work / "tables.tex").write_text(latex(grids), encoding="utf-8")
         (work / "report.html").write_text(page(run.name, record, chapters, trainings, rankings), encoding="utf-8")
+        sync_tree(work)
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
+from evaluation.files import sync_folder
 from evaluation.service.formats import TABLE, TENSORS, BadBlob
 from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import Limits
@@ -135,14 +136,5 @@ class Upload:
         self._path.chmod(0o644)
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._path.replace(self._target)
-        _sync(self._target.parent)
-        _sync(self._target.parent.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Put a folder's entries on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(self._target.parent)
+        sync_folder(self._target.parent.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import tempfile
 import zipfile
 import zlib
@@ -188,6 +189,8 @@ def _download(url: str, path: Path) -> str:
         while block := response.read(1 << 20):
             digest.update(block)
             file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
     return digest.hexdigest()
 
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from commands import Command, Home, Traces, untimed, wait_for
+from commands import LIMIT, Command, Home, Traces, untimed, wait_for
 from in_process import run_group
 
 from flower_apps.manifest import load_manifest
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(1800)]
+PATIENT = ("--set", "timeout=600")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def named(command: Command, name: str) -> psutil.Process:
 @pytest.mark.parametrize("label", ["original", "retrain", "ga", "recover", "score"])
 def test_the_command_is_killed(tmp_path: Path, whole: Path, label: str) -> None:
     home = Home(tmp_path)
-    with home.start("lean", "--workers", "2") as command:
-        wait_for(lambda: reached(home, label), 240, command)
+    with home.start("lean", "--workers", "2", *PATIENT) as command:
+        wait_for(lambda: reached(home, label), LIMIT, command)
         traces = Traces(command.process.pid)
         command.process.kill()
         command.process.wait()
@@ -67,8 +68,8 @@ def test_the_command_is_killed(tmp_path: Path, whole: Path, label: str) -> None:
 @pytest.mark.parametrize("name", ["flower-superlink", "ray::", "flwr-simulation"])
 def test_what_the_command_started_is_killed_and_it_goes_on_by_itself(tmp_path: Path, whole: Path, name: str) -> None:
     home = Home(tmp_path)
-    with home.start("lean", "--workers", "2") as command:
-        wait_for(lambda: reached(home, "retrain"), 240, command)
+    with home.start("lean", "--workers", "2", *PATIENT) as command:
+        wait_for(lambda: reached(home, "retrain"), LIMIT, command)
         named(command, name).kill()
         code = command.wait()
     if code:
@@ -80,7 +81,7 @@ def test_what_the_command_started_is_killed_and_it_goes_on_by_itself(tmp_path: P
 def test_all_sleep_for_a_while(tmp_path: Path, whole: Path) -> None:
     home = Home(tmp_path)
     with home.start("lean", "--workers", "2", "--set", "timeout=100") as command:
-        wait_for(lambda: reached(home, "original"), 240, command)
+        wait_for(lambda: reached(home, "original"), LIMIT, command)
         asleep = [psutil.Process(command.process.pid), *psutil.Process(command.process.pid).children(recursive=True)]
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for process in asleep:
@@ -94,8 +95,8 @@ def test_all_sleep_for_a_while(tmp_path: Path, whole: Path) -> None:
 
 def test_it_is_stopped_from_another_terminal(tmp_path: Path, whole: Path) -> None:
     home = Home(tmp_path)
-    with home.start("lean", "--workers", "2") as command:
-        wait_for(lambda: reached(home, "retrain"), 240, command)
+    with home.start("lean", "--workers", "2", *PATIENT) as command:
+        wait_for(lambda: reached(home, "retrain"), LIMIT, command)
         traces = Traces(command.process.pid)
         second = home.run("lean")
         assert second.process.returncode == 1 and f"process {command.process.pid}" in second.errors
@@ -110,10 +111,10 @@ def test_it_is_stopped_from_another_terminal(tmp_path: Path, whole: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount 3 MB of memory as the home of the stages; only root may."""
+    """Mount 40 MB of memory as the home of the stages; only root may."""
     disk = tmp_path / "home"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], capture_output=True)
     if os.geteuid() or mounted.returncode:
         pytest.skip("no disk can be mounted here")
     yield disk
@@ -123,7 +124,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_disk_is_full_and_then_has_room_again(tmp_path: Path, whole: Path, small_disk: Path) -> None:
     home = Home(tmp_path)
-    command = home.run("lean", "--workers", "1")
+    command = home.run("lean", "--workers", "1", *PATIENT)
     assert command.process.returncode == 1
     (said,) = [line for line in command.errors.splitlines() if line.startswith("lethe:")]
     assert "no space left on the disk" in said
