@@ -28,6 +28,7 @@ from evaluation.report.drawing import Plot
 from evaluation.runs import Run
 from evaluation.service.access import Head
 from evaluation.service.sources import RunInfo
+from evaluation.trials import no_trials
 from flower_apps.cli import main
 from partitions.errors import BadInput
 
@@ -396,7 +397,8 @@ def test_a_run_without_a_record_and_without_rounds_is_shown_all_the_same(home: P
     """A server's store may have been given results alone."""
     run = Run(home / "runs" / SECOND)
     rounds = pd.DataFrame({"method": ["original"], "round": [1], "site": ["site-0"]})  # as older runs posted them
-    bare = SimpleNamespace(name="bare", results=run.results, curves=run.curves, manifest={}, rounds=rounds)
+    given = {"results": run.results, "curves": run.curves, "trials": no_trials(), "rounds": rounds}
+    bare = SimpleNamespace(name="bare", manifest={}, **given)
     app = FastAPI()
     add_pages(app, Kept(RunInfo("x", "bare", math.nan, (), 1, "scoring"), opened=bare))
     client = TestClient(app)
@@ -407,7 +409,8 @@ def test_a_run_without_a_record_and_without_rounds_is_shown_all_the_same(home: P
 
 def test_a_run_that_nothing_of_is_scored_yet_says_so(home: Path) -> None:
     run = Run(home / "runs" / SECOND)
-    empty = SimpleNamespace(name="e", results=run.results[:0], curves=run.curves, manifest={}, rounds=pd.DataFrame())
+    given = {"results": run.results[:0], "curves": run.curves, "trials": no_trials(), "rounds": pd.DataFrame()}
+    empty = SimpleNamespace(name="e", manifest={}, **given)
     app = FastAPI()
     add_pages(app, Kept(RunInfo("x", "e", math.nan, (), 0, "empty"), opened=empty))
     answer = TestClient(app).get("/run/x")
