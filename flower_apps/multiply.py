@@ -256,8 +256,9 @@ def _merge_overrides(given: Any, method_sets: Iterable[tuple[str, Any]], name: s
     """Return the method settings as JSON text, with each ``METHOD.KEY`` of ``--set`` merged in."""
     if isinstance(given, dict):
         if not all(isinstance(settings, dict) for settings in given.values()):
-            allowed = "method names with a mapping of settings each, such as ga: {max-norm: 5}"
-            raise BadInput(f"{name}.methods", given, allowed)
+            raise BadInput(
+                f"{name}.methods", given, "method names with a mapping of settings each, such as ga: {max-norm: 5}"
+            )
         merged = {method: dict(settings) for method, settings in given.items()}
     else:
         merged = _parse({"overrides": given}, name).method_overrides() if given else {}
