@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from commands import LIMIT, Command, Home, Traces, untimed, wait_for
+from commands import LIMIT, Command, Home, Traces, hitch, replies, untimed, wait_for
 from in_process import run_group
 
 from flower_apps.manifest import load_manifest
@@ -95,8 +95,8 @@ def test_all_sleep_for_a_while(tmp_path: Path, whole: Path) -> None:
 
 def test_it_is_stopped_from_another_terminal(tmp_path: Path, whole: Path) -> None:
     home = Home(tmp_path)
-    with home.start("lean", "--workers", "2", *PATIENT) as command:
-        wait_for(lambda: reached(home, "retrain"), LIMIT, command)
+    with home.start("lean", "--workers", "2", *PATIENT, env=hitch(tmp_path / "hitch", "stall")) as command:
+        wait_for(lambda: bool(replies(home.events(), "original", 2)), LIMIT, command)
         traces = Traces(command.process.pid)
         second = home.run("lean")
         assert second.process.returncode == 1 and f"process {command.process.pid}" in second.errors
