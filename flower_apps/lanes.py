@@ -251,7 +251,7 @@ class _LaneRun:
 
     def _relieve(self, ending: Ending) -> tuple[Mapping[str, Scalar] | None, str]:
         """See `Launcher.run`: half as many sites at once on a GPU, down to one."""
-        said, size = ending.reason, self._place.batch_size
+        said, size = ending.reason.rstrip("."), self._place.batch_size
         if self._at_once <= 1:
             return None, f"{said}; batch-size {size}, one site at a time on its GPU: {SMALLER}"
         before = self._at_once
