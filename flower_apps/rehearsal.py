@@ -348,6 +348,11 @@ class RehearsedWorkshop(Workshop):
         self._hashes: dict[int, str] = {}
         self.drawn: dict[tuple[str, str], PlannedStage] = {}
 
+    @property
+    def is_rehearsal(self) -> bool:
+        """See `Workshop.is_rehearsal`."""
+        return True
+
     def stage(
         self,
         kind: str,

@@ -135,6 +135,8 @@ class Searching:
         return Arm(name, SEARCHED, found.config.model_dump(mode="json"), checkpoints, found.record), ""
 
     def _search(self, search: Search) -> Found:
+        if self._scorer.bench.workshop.is_rehearsal:
+            return self._rehearsed(search)
         name, case = search.method, search.case
         space, count = self._spaces[name], self._counts[name]
         proposals = proposals_of(space, self._settings)
@@ -162,31 +164,69 @@ class Searching:
         self._events.emit("note", text=text)
         return Found(chosen.config, record)
 
+    def _rehearsed(self, search: Search) -> Found:
+        """Walk the trials through without judging them: the first that can run stands for what would be chosen.
+
+        What TPE would propose depends on scores; that it proposes as if all trials had failed changes no number of
+        stages, only which are taken to be in the cache.
+        """
+        name = search.method
+        proposals = proposals_of(self._spaces[name], self._settings)
+        configs = [self._walk(search, DEFAULT_TRIAL, {})]
+        for number in range(1, self._counts[name] + 1):
+            configs.append(self._walk(search, number, proposals.ask()))
+            proposals.tell(math.nan)
+        fit = [config for config in configs[1:] if config is not None]
+        return Found(fit[0] if fit else None, reason="no trial can run")
+
+    def _walk(self, search: Search, number: int, values: Mapping[str, Any]) -> MethodConfig | None:
+        """Return the settings of a trial that can run, its stages walked through."""
+        config, _ = self._configured(search, values)
+        if config is not None:
+            self._scorer.look(
+                self._put(search, number, config), self._checkpoint, search.gold, search.anchors, search.case
+            )
+        return config
+
     def _try(self, search: Search, number: int, values: Mapping[str, Any]) -> Trial:
         """Put a method through with some settings, and have it scored and judged."""
-        name, case = search.method, search.case
-        settings, method, checkpoint = self._settings, METHODS.get(name), self._settings.search_checkpoint
-        row = self._row(name, number, values, case)
-        try:
-            overrides = settings.method_overrides().get(name, {})
-            config = method.resolve_config(settings.preset, {**overrides, **values})
-        except BadInput as error:  # each value is taken, but not all of them together
-            return self._failed(row, "failed", str(error))
-        if why_not := method.unfit(case.plan.granularity, **facts_given(settings), config=config):
+        row = self._row(search.method, number, values, search.case)
+        config, why_not = self._configured(search, values)
+        if config is None:
             return self._failed(row, "failed", why_not)
-        stages = self._stages.configured(name, config, f", trial {number}")
-        models = stages.put_through(name, search.start, search.original, case, recover=checkpoint == "recovered")
-        arm = Arm(name, SEARCHED, config.model_dump(mode="json"), models)
-        row["seconds"] = sum(stage.cost["seconds"] for stage in models.values() if stage is not None)
+        arm = self._put(search, number, config)
+        row["seconds"] = sum(stage.cost["seconds"] for stage in arm.checkpoints.values() if stage is not None)
         if arm.last.status != "ok":
             return self._failed(row, arm.last.status, arm.last.reason)
-        seen = self._scorer.look(arm, checkpoint, search.gold, search.anchors, case)
+        seen = self._scorer.look(arm, self._checkpoint, search.gold, search.anchors, search.case)
         judgement = self._judge(seen)
         row |= {key: getattr(judgement, key) for key in ("score", "retain_train", "forget_train")}
         row |= _held_out(seen)
         if judgement.reason:
             return self._failed(row, "failed", judgement.reason)
         return Trial(config, judgement, row | {"status": "ok", "reason": ""})
+
+    @property
+    def _checkpoint(self) -> str:
+        """The checkpoint of a trial that is judged."""
+        return self._settings.search_checkpoint
+
+    def _configured(self, search: Search, values: Mapping[str, Any]) -> tuple[MethodConfig | None, str]:
+        """Return the method's settings with a trial's values; None, and why, where it cannot run with them."""
+        name, settings, method = search.method, self._settings, METHODS.get(search.method)
+        try:
+            config = method.resolve_config(settings.preset, {**settings.method_overrides().get(name, {}), **values})
+        except BadInput as error:  # each value is taken, but not all of them together
+            return None, str(error)
+        why_not = method.unfit(search.case.plan.granularity, **facts_given(settings), config=config)
+        return (None, why_not) if why_not else (config, "")
+
+    def _put(self, search: Search, number: int, config: MethodConfig) -> Arm:
+        """Put the method through with a trial's settings."""
+        name, recover = search.method, self._checkpoint == "recovered"
+        stages = self._stages.configured(name, config, f", trial {number}")
+        models = stages.put_through(name, search.start, search.original, search.case, recover=recover)
+        return Arm(name, SEARCHED, config.model_dump(mode="json"), models)
 
     def _judge(self, seen: Evidence) -> Judgement:
         """Judge by training records: nothing else is handed on from here."""

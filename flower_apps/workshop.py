@@ -53,6 +53,11 @@ class Workshop:
         self._used = used
 
     @property
+    def is_rehearsal(self) -> bool:
+        """Whether stages are only counted: what comes out of them is not known."""
+        return False
+
+    @property
     def online(self) -> Federation:
         """The federation; raises `MissingStage` when there is none."""
         if self._federation is None:

@@ -72,8 +72,9 @@ def planned(settings: GroupSettings, home: Path) -> Plan:
             "history_every": 2,
             "fraction_train": 0.7,
         },
+        {"methods": "fedquit", "search": '{"fedquit": {"lr": [0.01, 0.02]}}'},
     ],
-    ids=["attacks", "sequence"],
+    ids=["attacks", "sequence", "search"],
 )
 def test_what_is_planned_is_what_is_computed(tmp_path: Path, changes: dict[str, object]) -> None:
     home, out = tmp_path / "home", tmp_path / "run"
