@@ -19,6 +19,7 @@ from benchmarks.memory import MemoryWatch, Peak, sample
 from benchmarks.plain import PlainLoop
 from benchmarks.report import Report
 from benchmarks.stock import APP, StockRun, read_rounds, write_records
+from benchmarks.study import Way, computed_seconds, ways_table
 from benchmarks.training import training_speeds
 from benchmarks.work import BF16_LAST, FP32, FP32_LAST, MODES, Work
 from flower_apps.settings import GroupSettings
@@ -191,3 +192,19 @@ def test_neither_package_nor_bundle_includes_the_benchmarks() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     included = [*tool["flwr"]["app"]["fab-include"], *tool["setuptools"]["packages"]["find"]["include"]]
     assert not [pattern for pattern in included if "benchmarks" in pattern or pattern.startswith(("*", "/**"))]
+
+
+def test_the_overhead_of_a_study_is_what_is_above_the_sites_own_seconds() -> None:
+    events = [
+        {"kind": "reply", "stage": "train", "round": 1, "seconds": 3.0},
+        {"kind": "reply", "stage": "train", "round": 2, "seconds": 3.0},
+        {"kind": "reply", "stage": "", "round": 0, "seconds": 2.0},
+        {"kind": "round-finished", "stage": "train", "seconds": 9.0},
+    ]
+    computed = computed_seconds(events)
+    assert computed == {"train": 6.0, "score": 2.0}
+    one, two = Way(1, 1, 10.0, computed, {"train": 1}, 0.1), Way(2, 1, 5.0, computed, {"train": 1}, 0.1)
+    assert (one.overhead, two.overhead) == (1.25, 1.25)
+    console = Console(width=120, record=True, file=Path(os.devnull).open("w"))
+    console.print(ways_table([one, two]))
+    assert "2.00" in console.export_text()
