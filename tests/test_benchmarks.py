@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tomllib
@@ -205,6 +206,6 @@ def test_the_overhead_of_a_study_is_what_is_above_the_sites_own_seconds() -> Non
     assert computed == {"train": 6.0, "score": 2.0}
     one, two = Way(1, 1, 10.0, computed, {"train": 1}, 0.1), Way(2, 1, 5.0, computed, {"train": 1}, 0.1)
     assert (one.overhead, two.overhead) == (1.25, 1.25)
-    console = Console(width=120, record=True, file=Path(os.devnull).open("w"))
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(ways_table([one, two]))
     assert "2.00" in console.export_text()
