@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from evaluation.results import read_results
 from evaluation.tables import summary_text
+from flower_apps.depot import depot_url
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.lane import Lane, LaneSink
@@ -23,7 +24,7 @@ from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import FederatedSites, partition_of
+from flower_apps.sites import FederatedSites, give_data, partition_of
 from flower_apps.tracking.follow import tracked
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
@@ -80,6 +81,8 @@ def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
 
 
 def _meet(grid: Grid, settings: GroupSettings, home: Path, events: EventSink) -> Roster:
+    if not settings.out:  # `flwr run`; `lethe run` has given it
+        give_data(settings.dataset, home, settings.cap, depot_url(settings))
     expected = settings.sites or len(partition_of(settings, home).sites)
     return meet_sites(grid, expected, {}, events, timeout=settings.timeout)
 

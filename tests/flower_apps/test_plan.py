@@ -17,6 +17,7 @@ from rich.console import Console
 
 from flower_apps import command_run
 from flower_apps.cli import main
+from flower_apps.lanes import Means
 from flower_apps.plan import Plan, Step, check_plan, in_words, packed
 from flower_apps.plan_table import plan_view
 from flower_apps.progress import Progress
@@ -265,7 +266,7 @@ def test_a_run_that_cannot_be_planned_is_run_without(
 
     monkeypatch.setattr(command_run, "make_plan", odd)
     settings = GroupSettings.parse({"dataset": "digits"})
-    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), 1, 1, 0, {}) is None
+    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), Means(), {}) is None
     assert "no plan of this run" in capsys.readouterr().err
 
 
@@ -280,3 +281,15 @@ def test_progress_says_how_far_the_whole_is() -> None:
     listen({"kind": "stage-started", "stage": "unlearn", "label": "ga client:a", "rounds": 1, "round": 0, "time": 1200})
     listen({"kind": "stage-finished", "stage": "unlearn", "label": "ga client:a", "status": "ok", "time": 1300.0})
     assert "left" not in screen.getvalue().splitlines()[-1]
+
+
+def test_a_cluster_is_looked_at_once_and_only_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(command_run, "join_cluster", lambda *given: looked.append(given) or "cluster")
+    assert command_run._joining("", [], tmp_path) is None
+    join = command_run._joining("head:6379", [], tmp_path)
+    assert join is not None and not looked
+    assert (join(), join()) == ("cluster", "cluster")
+    assert looked == [("head:6379", [], tmp_path)]
