@@ -152,7 +152,8 @@ def test_an_imported_original_is_no_work_and_methods_that_replay_it_are_not_plan
 
 def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:
     groups = [small(tmp_path, recovery_rounds=count) for count in (1, 2)]
-    plan = make_plan(groups, tmp_path, means=Means(jobs=2, workers=1))
+    means = Means(jobs=2, cores=8)
+    plan = make_plan(groups, tmp_path, means=means)
     assert plan is not None
     train = plan.steps[0]
     assert train.stage.kind == "train"
@@ -160,6 +161,10 @@ def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:
     needed = plan.needed()
     assert needed.runs == 1, "cells that share an original are one Flower run"
     assert needed.stages == sum(len(found.stages) for found in plan.rehearsed) - needed.shared
+    sites = [found.sites for found in plan.rehearsed]
+    planned_for = [means.sharing(groups).workers_of(*one) for one in zip(groups, sites, strict=True)]
+    assert list(plan.at_work.values()) == planned_for == sites, "as the lanes: one job has all cores"
+    assert plan.jobs == 1
     first, second = plan.group_seconds()
     assert first > second, "the training counts for the first that needs it"
 
