@@ -129,7 +129,7 @@ def test_what_an_earlier_run_computed_is_known_as_cached(run: Run, monkeypatch: 
     [
         (lambda run: run.history("nobody"), r"cell='nobody': allowed is one of .*retrain"),
         (lambda run: run.model("gaa"), "did you mean 'ga'"),
-        (lambda run: run.model("ga", "trained"), "checkpoint='trained': allowed is one of unlearned, recovered"),
+        (lambda run: run.model("ga", "trained"), "checkpoint='trained': allowed is one of recovered, unlearned"),
         (lambda run: run.history("original").update(4, "site-1"), "round=4: allowed is 1 to 3, the rounds of original"),
         (lambda run: run.history("original").update(1, "site-9"), "site='site-9'.* site-0, site-1, site-2"),
         (lambda run: run.history("ga").model(1), "ga unlearned has none; .*keep-histories=true"),
