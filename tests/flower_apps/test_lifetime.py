@@ -14,7 +14,6 @@ from runs_made import AWAY, GONE, HERE, make_events, make_run
 
 from evaluation.runs import read_record
 from flower_apps import command_run
-from flower_apps.launcher import RunResult
 from flower_apps.lifetime import Lifetime, flower_run
 from flower_apps.process_mark import ProcessMark
 from flower_apps.run_state import Busy, state_of
@@ -165,21 +164,15 @@ def test_other_data_under_the_same_settings_are_refused(tmp_path):
         run.keep_data("g", "digits", "b" * 64)
 
 
-class FakeLauncher:
+class FakeLanes:
     """Ends the group ``two`` as failed and every other as completed."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, groups, means, expected, listener, on_end, say) -> None:
+        self.groups, self.on_end = groups, on_end
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def run(self, run_config, federation, events, on_event, cancel):
-        failed = run_config["name"] == "two"
-        return RunResult("failed" if failed else "completed", "site-1 raised" if failed else "", 1.0, Path("two.log"))
+    def run(self, home: Path) -> None:
+        for group in self.groups:
+            self.on_end(group, "site-1 raised" if group.name == "two" else "", Path("two.log"))
 
 
 @pytest.fixture
@@ -197,7 +190,8 @@ def stubbed(monkeypatch):
     monkeypatch.setattr(command_run, "partition_of", lambda group, home: Split())
     monkeypatch.setattr(command_run, "GroupExecutor", Executor)
     monkeypatch.setattr(command_run, "LocalSites", lambda *_: None)
-    monkeypatch.setattr(command_run, "Launcher", FakeLauncher)
+    monkeypatch.setattr(command_run, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(command_run, "Lanes", FakeLanes)
     return monkeypatch
 
 
