@@ -110,11 +110,16 @@ def run_experiments(
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
         plan = _plan(placed, home, run, means, budgets or {})
         followed = dict.fromkeys(name for group in placed for name in group.tracking_names())
-        with Progress() as progress, tracked(list(followed), out, progress.say):
-            if plan is not None:
-                progress.say(plan.line(), "dim")
-                progress.expect(plan.left(), side_by_side=min(jobs, len(placed)))
-            _run_all(placed, home, run, means, progress, lifetime, plan)
+        try:
+            with Progress() as progress, tracked(list(followed), out, progress.say):
+                if plan is not None:
+                    progress.say(plan.line(), "dim")
+                    progress.expect(plan.left(), side_by_side=min(jobs, len(placed)))
+                _run_all(placed, home, run, means, progress, lifetime, plan)
+        except KeyboardInterrupt:
+            name = out.name if out.parent == home / "runs" else str(out)
+            print(f"nothing is lost: `lethe resume {name}` goes on with it; run folder: {out}", file=sys.stderr)
+            raise
         if show:
             _show(out, json_output)
         if report and (out / "results.csv").exists():

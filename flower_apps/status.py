@@ -242,7 +242,12 @@ def newest_run(home: Path, *, resumable: bool = False, running: bool = False) ->
         if (not resumable or state.resumable) and (not running or state.word == RUNNING):
             return folder
     what = " that `lethe resume` can go on with" if resumable else " that is running" if running else ""
-    raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", "see `lethe status --all`")
+    remedy = "see `lethe status --all`"
+    if resumable and (
+        on := [folder.name for folder, record in known_runs(home) if state_of(folder, record).word == RUNNING]
+    ):
+        remedy = f"{on[0]} is running: `lethe status` shows it, `lethe stop` ends it"
+    raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", remedy)
 
 
 def _head(told: Mapping[str, Any]) -> RenderableType:
