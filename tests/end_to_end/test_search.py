@@ -86,7 +86,7 @@ def test_the_chosen_settings_have_a_cell_of_their_own_beside_the_preset_s(done: 
         assert scored[method, "searched", "recovered", "forget_accuracy"] == chosen.loc[method, "forget"]
 
 
-@pytest.mark.parametrize("preset", ["searched", "safe"])
+@pytest.mark.parametrize("preset", ["searched", pytest.param("safe", marks=pytest.mark.slow)])
 def test_either_cell_of_a_searched_method_is_reproduced_without_the_search(
     done: tuple[Path, Path], tmp_path: Path, preset: str
 ) -> None:

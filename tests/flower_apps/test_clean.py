@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from importlib.metadata import version
@@ -169,7 +170,7 @@ def test_stages_of_a_killed_reproduction_go_and_those_of_a_kept_one_and_of_one_a
     with command_lock(held / "run"):
         assert remove(found) == []
     cli.main(["clean", "--home", str(tmp_path), "--yes"])
-    assert "\n  held" in capsys.readouterr().out
+    assert re.search(r"\n +held *\n", capsys.readouterr().out)
     assert not (held / "stages").exists() and (kept / "stages").exists()
 
 

@@ -42,7 +42,7 @@ def again(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> tupl
         patch.setenv("LETHE_DEPOT", str(home.with_name("depot")))
         found = reproduce(chosen, home, run)
     assert found.equal, found.verdict
-    assert not home.with_name("depot").exists(), "no stage was looked for in a depot, or given to it"
+    assert not (home.with_name("depot") / "stages").exists(), "the depot is for the data alone"
     return chosen, Path(found.again), asked
 
 
@@ -195,10 +195,8 @@ def test_what_a_search_chose_is_given_and_the_search_repeated_only_where_that_is
 
 
 # ---------------------------------------------------------------------- noticing
-def test_one_cell_is_left_to_compare_with(
-    again: tuple[Chosen, Path, list[GroupSettings]], doctored: Callable[..., Path]
-) -> None:
-    chosen, folder = again[0], doctored(by=0.0)
+def test_one_cell_is_left_to_compare_with(again: tuple[Chosen, Path, list[GroupSettings]], tmp_path: Path) -> None:
+    chosen, folder = again[0], Path(shutil.copytree(again[1], tmp_path / "again"))
     table = pd.read_csv(folder / "results.csv", dtype=str, keep_default_na=False)
     other = table[table["method"] == "ga"]
     pairs = pd.concat([table, other.assign(cell="0" * 12, preset="searched", value="7")])
