@@ -22,7 +22,7 @@ from flower_apps import leftovers
 from flower_apps.identity import CACHE_VERSION, SCORES_VERSION
 from flower_apps.lifetime import command_lock
 from flower_apps.run_state import RUNNING, last_sign, refuse_if_running, state_of
-from flower_apps.runs import run_folders, stages_of
+from flower_apps.runs import KEPT, run_folders, stages_of
 from flower_apps.stages import KINDS, StageStore
 from partitions.errors import BadInput
 
@@ -52,6 +52,8 @@ class Stale:
         Gives a context that keeps commands from it while it goes; in it, whether it may still go.
     also : Path or None
         A folder elsewhere that goes with it.
+    name : str
+        What it is called; empty: the name of `path`.
     """
 
     what: str
@@ -60,6 +62,12 @@ class Stale:
     size: int
     hold: Callable[[], AbstractContextManager[bool]] = field(default=lambda: nullcontext(True), repr=False)
     also: Path | None = None
+    name: str = ""
+
+    @property
+    def called(self) -> str:
+        """What a person knows it by."""
+        return self.name or self.path.name
 
     def to_json(self) -> dict[str, Any]:
         """Return what, why, path and size."""
@@ -95,7 +103,7 @@ def find_stale(home: Path, named: Sequence[str] = ()) -> list[Stale]:
         half_done = [one for one in _unfinished(store, pins, going) if one.path.name.replace("-", "/") in lost]
         return [*runs, *(one for one in _stages(store, pins, pinned) if _key(one.path) in lost), *half_done]
     found = [*runs, *_stages(store, pins, pinned), *_unfinished(store, pins, going), *_locks(store)]
-    return [*found, *_half_written(home, going), *_logs(home)]
+    return [*found, *_reproductions(home), *_half_written(home, going), *_logs(home)]
 
 
 def remove(found: Iterable[Stale]) -> list[Stale]:
@@ -179,17 +187,32 @@ def _runs(home: Path) -> Iterator[Stale]:
 
 
 def _run(folder: Path, why: str) -> Stale:
-    @contextmanager
-    def hold() -> Iterator[bool]:
-        try:
-            record = read_record(folder)
-        except BadInput:  # another clean was faster
-            yield False
-            return
-        with _unheld(command_lock(folder)) as free:
-            yield free and state_of(folder, record).word != RUNNING
+    return Stale("run", why, folder, _size(folder), partial(_idle, folder))
 
-    return Stale("run", why, folder, _size(folder), hold)
+
+def _reproductions(home: Path) -> Iterator[Stale]:
+    """Yield the stages of reproductions that were killed; their results stay."""
+    for place in sorted((home / "reproductions").glob("*/")):
+        if (place / KEPT).exists():
+            continue
+        hold = partial(_idle, place / "run")
+        for path in sorted([*place.glob("stages"), *place.glob(".stages-*")]):
+            with hold() as free:
+                if free:
+                    why = "killed before it took its stages away"
+                    yield Stale("reproduction", why, path, _size(path), hold, name=place.name)
+
+
+@contextmanager
+def _idle(folder: Path) -> Iterator[bool]:
+    """Hold a run folder, if no command works on it."""
+    try:
+        record = read_record(folder)
+    except BadInput:  # another clean was faster
+        yield False
+        return
+    with _unheld(command_lock(folder)) as free:
+        yield free and state_of(folder, record).word != RUNNING
 
 
 def _stages(store: StageStore, pins: Pins, pinned: set[str]) -> Iterator[Stale]:

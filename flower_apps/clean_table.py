@@ -27,7 +27,7 @@ def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, re
     table.add_column("freed" if removed else "frees", justify="right", no_wrap=True)
     for what, why in dict.fromkeys((one.what, one.why) for one in listed):
         these = [one for one in listed if (one.what, one.why) == (what, why)]
-        named = "".join(f"\n  {escape(one.path.name)}" for one in these) if what == "run" or len(these) <= FEW else ""
+        named = "".join(f"\n  {escape(one.called)}" for one in these) if what == "run" or len(these) <= FEW else ""
         table.add_row(what, escape(why) + named, str(len(these)), size_in_words(sum(one.size for one in these)))
     total = size_in_words(sum(one.size for one in listed))
     if removed:

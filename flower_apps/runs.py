@@ -30,6 +30,8 @@ STAGES = "stages.txt"
 """The file of a run folder that names the stages it stands on."""
 ELSEWHERE = "elsewhere.txt"
 """The file below a home's ``runs`` that names run folders which lie elsewhere, a line each."""
+KEPT = "kept"
+"""The file of a folder below a home's ``reproductions`` whose stages are to stay."""
 MANIFEST = "experiments.yaml"
 """The copy of its manifest in a run folder."""
 STAGE_LINE = re.compile(r"[a-z]+/[0-9a-f]{24}")

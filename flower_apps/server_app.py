@@ -46,9 +46,9 @@ def main(grid: Grid, context: Context) -> None:
     check_groups([settings])
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)
-    events = EventSink(run.events_path(group_id(settings)))
     placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
-    with flower_run(run, placed, context.run_id), told(events, home):
+    path = run.events_path(group_id(settings))
+    with flower_run(run, placed, context.run_id), told(events := EventSink(path), home):
         events.emit("note", text=f"results: {run.path}")
         # `lethe run` follows what it starts itself
         followed = [] if settings.out else settings.tracking_names()

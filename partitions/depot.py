@@ -27,7 +27,9 @@ VERSION = 1
 """Of the layout; a depot of another version is refused."""
 RECORD, MARKER = "contents.json", "lethe-depot.json"
 LOCAL = ("", "file", "local")
-URLS = "an fsspec URL such as s3://bucket/folder, or an absolute path, without user and password, or empty"
+URLS = "an fsspec URL such as s3://bucket/folder, or an absolute path, without user and password, or none, or empty"
+NO_DEPOT = "none"
+"""In place of a URL: no depot, whatever the environment names."""
 
 
 class DepotFailed(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from importlib.metadata import version
@@ -11,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from runs_made import GONE, make_run, make_stage
+from runs_made import GONE, HERE, make_run, make_stage
 
 from flower_apps import cli
 from flower_apps.clean import find_stale, remove
 from flower_apps.identity import CACHE_VERSION
-from flower_apps.lifetime import Lifetime
+from flower_apps.lifetime import Lifetime, command_lock
 from flower_apps.run_state import Busy
-from flower_apps.runs import RunFolder
+from flower_apps.runs import KEPT, RunFolder
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import StageStore
 from partitions.errors import BadInput
@@ -136,6 +137,41 @@ def test_rounds_of_shadows_go_once_no_run_will_use_them(tmp_path):
     assert stale(tmp_path) == {A: "shadow rounds: left behind"}
     remove(find_stale(tmp_path))
     assert {path.name for path in (tmp_path / "stages" / "shadow").iterdir()} == {B, C}
+
+
+def reproduction(home: Path, name: str, by: dict[str, object] = GONE) -> Path:
+    """Make what `lethe reproduce` leaves when it is killed, or has while it runs."""
+    place = home / "reproductions" / name
+    run = make_run(place, "run", status="running", by=by, cells=False)
+    run.rename(place / "run")
+    make_stage(place)
+    return place
+
+
+def test_stages_of_a_killed_reproduction_go_and_those_of_a_kept_one_and_of_one_at_work_stay(tmp_path, capsys):
+    killed, kept, held = (reproduction(tmp_path, name) for name in ("killed", "kept", "held"))
+    at_work = reproduction(tmp_path, "at-work", HERE)
+    half_removed = reproduction(tmp_path, "half-removed")
+    (half_removed / "stages").rename(half_removed / ".stages-0a1b2c3d")
+    (kept / KEPT).touch()
+    with command_lock(held / "run"):
+        found = find_stale(tmp_path)
+        assert [(one.what, one.called) for one in found] == [
+            ("reproduction", half_removed.name),
+            ("reproduction", "killed"),
+        ]
+        assert all(one.size >= 1000 for one in found)
+        assert remove(found) == found
+    assert (killed / "run" / "run.json").exists() and not (killed / "stages").exists()
+    assert not (half_removed / ".stages-0a1b2c3d").exists()
+    assert all((place / "stages" / "train").is_dir() for place in (kept, held, at_work))
+    found = find_stale(tmp_path)
+    assert [one.called for one in found] == ["held"]
+    with command_lock(held / "run"):
+        assert remove(found) == []
+    cli.main(["clean", "--home", str(tmp_path), "--yes"])
+    assert re.search(r"\n +held *\n", capsys.readouterr().out)
+    assert not (held / "stages").exists() and (kept / "stages").exists()
 
 
 def test_what_a_run_names_after_it_was_listed_stays(tmp_path):

@@ -133,15 +133,15 @@ def test_a_run_that_computes_all_again_goes_on_where_it_stopped_and_begins_anew_
     assert since[0] == since[1] == since[2] < since[3]
 
 
-def test_what_flwr_run_submits_says_so_and_leaves_the_record_of_a_command_alone(tmp_path):
+def test_what_flwr_run_submits_says_so_and_is_kept_from_a_folder_that_a_command_works_on(tmp_path):
     with flower_run(RunFolder(tmp_path), GROUPS[0], 7):
         command = read_record(tmp_path)["command"]
         assert (command["via"], command["run_id"]) == ("flwr run", "7")
     assert read_record(tmp_path)["status"] == "completed"
     with lifetime(tmp_path):
         before = read_record(tmp_path)
-        with flower_run(RunFolder(tmp_path), GROUPS[0], 7):
-            pass
+        with pytest.raises(Busy, match="being worked on"), flower_run(RunFolder(tmp_path), GROUPS[0], 7):
+            pytest.fail("nothing may be written into a folder that another works on")
         assert read_record(tmp_path) == before
 
 
