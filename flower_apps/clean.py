@@ -97,7 +97,10 @@ def find_stale(home: Path, named: Sequence[str] = (), say: Callable[[str], None]
     store, pins = StageStore(home / "stages"), Pins(home)
     chosen = list(dict.fromkeys(_chosen(name, home) for name in named))
     for folder in chosen:
-        record = read_record(folder)
+        try:
+            record = read_record(folder)
+        except BadInput as error:
+            raise BadInput(error.key, error.value, error.allowed, f"{error.remedy}; {_by_hand(folder)}") from None
         refuse_if_running(folder, record)
         if names_no_process(record):
             note(f"{folder.name}: {state_of(folder, record).note}")
@@ -210,6 +213,10 @@ def _stands_on(folder: Path) -> _Footing:
     return _Footing(frozenset(stages | {_key(path) for path in paths}), record.get("status") == "completed", damage)
 
 
+def _by_hand(folder: Path) -> str:
+    return f"when nothing in it is needed, remove {folder} by hand"
+
+
 def _chosen(name: str, home: Path) -> Path:
     """Return the folder of a named run; raises `BadInput` where a link stands in its place: whose it is, who knows."""
     found = find_run(name, home)
@@ -246,7 +253,7 @@ def _runs(home: Path, note: Callable[[str], None]) -> Iterator[Stale]:
         try:
             record = read_record(folder)
         except BadInput as error:
-            note(f"left alone: {error}")
+            note(f"left alone: {error}; {_by_hand(folder)}")
             continue
         if folder.parent != home / "runs":  # whoever named it has it in hand
             continue

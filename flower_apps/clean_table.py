@@ -36,7 +36,7 @@ def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, re
         )
         table.add_row(what, escape(why) + named, str(len(these)), size_in_words(sum(one.size for one in these)))
     total = size_in_words(sum(one.size for one in listed))
-    if removed:
+    if removed and found:
         kept = len(found) - len(gone)
         said = f"{total} freed below {home}" + (f"; {kept} kept: in use, or gone already" if kept else "")
     elif listed:

@@ -290,6 +290,12 @@ def test_a_damaged_run_goes_when_it_is_named(tmp_path):
     assert set(stale(tmp_path)) == {A}
 
 
+def test_a_run_with_a_damaged_record_is_refused_with_a_way_out(tmp_path):
+    folder = make_run(tmp_path, "bad", status="banana")
+    with pytest.raises(BadInput, match=f"it is damaged .status.*remove {folder} by hand"):
+        find_stale(tmp_path, ["bad"])
+
+
 def test_a_running_run_without_a_process_is_damaged_and_may_go_when_named(tmp_path):
     folder = make_run(tmp_path, "bad", status="running", command=None)
     said: list[str] = []
