@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from evaluation.runs import read_record
 from flower_apps.progress import Progress, clock
-from flower_apps.run_state import RUNNING, RunState, in_words, known_runs, last_sign, state_of
+from flower_apps.run_state import INTERRUPTED, RUNNING, RunState, in_words, known_runs, last_sign, state_of
 from flower_apps.runs import stages_of
 from flower_apps.watch import EventTail
 from partitions.errors import BadInput
@@ -81,6 +81,8 @@ class GroupWatch:
         live = self._progress.stages(self.name)
         word = outcome.get("status") or self._word(record, state)
         now = time.time() if state.word == RUNNING else self.last or time.time()
+        cut_off = state.word == INTERRUPTED and bool(record.get("command"))
+        failure = "" if cut_off else self.failure  # while it lived, the command would have kept it as the outcome
         return {
             "group": self.id,
             "experiment": str(self.settings.get("name", "")),
@@ -88,8 +90,8 @@ class GroupWatch:
             "stages_done": stages.get("done", len(self._done)),
             "stages_planned": stages.get("planned"),
             "stage": [_stage(one, now) for one in live],
-            "reason": outcome.get("reason") or self.failure,
-            "log": outcome.get("log") or (str(self.path.with_suffix(".log")) if self.failure else ""),
+            "reason": outcome.get("reason") or failure,
+            "log": outcome.get("log") or (str(self.path.with_suffix(".log")) if failure else ""),
         }
 
     def _word(self, record: Mapping[str, Any], state: RunState) -> str:
@@ -143,11 +145,12 @@ class RunWatch:
         failures = list(record.get("failures", []))
         side_by_side = max(1, min(command.get("jobs") or 1, len(groups) or 1))
         missing = [stage for stage in planned if not stage["done"]]
+        stages_named, damage = _stages_named(self.folder)
         return {
             "run": str(self.folder),
             "name": self.folder.name,
             "state": self.state.word,
-            "note": self.state.note,
+            "note": "; ".join(filter(None, [self.state.note, damage])),
             "started": record.get("started") or record["created"],
             "ended": record.get("ended"),
             "last_sign": last_sign(self.folder, record),
@@ -158,7 +161,7 @@ class RunWatch:
             "cells": len(record["cells"]),
             "stages_done": sum(group["stages_done"] for group in groups) if not planned else _done(planned),
             "stages_planned": len(planned) or None,
-            "stages_named": len(stages_of(self.folder)),
+            "stages_named": stages_named,
             "seconds_left": sum(stage["seconds"] for stage in missing) / side_by_side if planned else None,
             "groups": groups,
             "failure": failures[-1] if failures else failed[-1]["reason"] if failed else "",
@@ -196,10 +199,13 @@ def show(folder: Path, home: Path, console: Console, *, once: bool) -> None:
             return
 
 
-def overview(home: Path, most: int) -> list[dict[str, Any]]:
-    """Return the runs of a home, the last started first: name, state, when, cells, groups and what was asked."""
+def overview(home: Path, most: int, say: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """Return the runs of a home, the last started first: name, state, when, cells, groups and what was asked.
+
+    `say` gets what is damaged; that is skipped.
+    """
     rows = []
-    for folder, record in known_runs(home)[:most]:
+    for folder, record in known_runs(home, say)[:most]:
         state, command = state_of(folder, record), record.get("command") or {}
         outcomes = record.get("outcomes", {}).values()
         names = command.get("experiments") or sorted({str(one.get("name", "")) for one in record["groups"].values()})
@@ -235,9 +241,14 @@ def overview_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def newest_run(home: Path, *, resumable: bool = False, running: bool = False) -> Path:
-    """Return the folder of the run that was started last, of those asked for; raises `BadInput` when there is none."""
-    for folder, record in known_runs(home):
+def newest_run(
+    home: Path, *, resumable: bool = False, running: bool = False, say: Callable[[str], None] = lambda text: None
+) -> Path:
+    """Return the folder of the run that was started last, of those asked for; raises `BadInput` when there is none.
+
+    `say` gets what is damaged; that is skipped.
+    """
+    for folder, record in known_runs(home, say):
         state = state_of(folder, record)
         if (not resumable or state.resumable) and (not running or state.word == RUNNING):
             return folder
@@ -330,6 +341,14 @@ def _planned(folder: Path, stages: Path) -> list[dict[str, Any]]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
+
+
+def _stages_named(folder: Path) -> tuple[int | None, str]:
+    """Return how many stages a run has named, or None and what is damaged."""
+    try:
+        return len(stages_of(folder)), ""
+    except BadInput as error:
+        return None, str(error)
 
 
 def _count(planned: list[dict[str, Any]], group: str) -> dict[str, int]:
