@@ -17,7 +17,8 @@ from rich.console import Console
 
 from flower_apps import command_run
 from flower_apps.cli import main
-from flower_apps.plan import Plan, Step, check_plan, in_words, packed
+from flower_apps.durations import in_words
+from flower_apps.plan import Plan, Step, check_plan, packed
 from flower_apps.plan_table import plan_view
 from flower_apps.progress import Progress
 from flower_apps.rates import Rates, rates_of, read_measured
