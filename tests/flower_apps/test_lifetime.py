@@ -263,11 +263,3 @@ def test_an_interrupt_while_groups_are_on_says_stopped(tmp_path, stubbed):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (record["status"], record["exit_code"]) == ("stopped", 130)
     assert set(record["groups"]) == {group_id(group) for group in GROUPS}
-
-
-def test_without_a_plan_that_of_an_earlier_command_goes(tmp_path, stubbed):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "plan.json").write_text("{}")
-    stubbed.setattr(command_run, "make_plan", lambda *_, **__: None)
-    run_three(tmp_path)
-    assert not (tmp_path / "run" / "plan.json").exists()
