@@ -45,7 +45,7 @@ class StagesDone:
     Parameters
     ----------
     stages : Path
-        The cache, which is asked for what no round tells of: an imported model.
+        The cache, which is asked for what no round tells of: an imported model, one that another stage made.
     """
 
     def __init__(self, stages: Path) -> None:
@@ -54,7 +54,7 @@ class StagesDone:
         self._claimed: dict[Told, dict[str, float]] = defaultdict(dict)
 
     def __len__(self) -> int:
-        return sum(len(keys) for keys in self.keys().values())
+        return len({(kind, key) for (kind, _), keys in self.keys().items() for key in keys})
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
@@ -63,8 +63,8 @@ class StagesDone:
             self._claimed[kind, str(event.get("name"))][key] = float(event.get("time", 0.0))
         elif event["kind"] in ("stage-finished", "stage-cached"):
             about = kind, str(event.get("label"))
-            claimed = self._claimed.pop(about, {})  # several where one training makes several stages
-            self._done[about] |= {key} if key else set(claimed) or {f"unnamed {len(self._done[about])}"}
+            claimed = {} if key else self._claimed.pop(about, {})  # several where one training makes several stages
+            self._done[about] |= {key} if key else set(claimed) or {f"{about[1]} {len(self._done[about])}"}
 
     def keys(self) -> Mapping[Told, AbstractSet[str]]:
         """Return the keys of what is done, by kind and label."""
