@@ -64,7 +64,7 @@ class StagesDone:
         elif event["kind"] in ("stage-finished", "stage-cached"):
             about = kind, str(event.get("label"))
             claimed = {} if key else self._claimed.pop(about, {})  # several where one training makes several stages
-            self._done[about] |= {key} if key else set(claimed) or {f"{about[1]} {len(self._done[about])}"}
+            self._done[about] |= {key} if key else set(claimed) or (set() if self._done[about] else {about[1]})
 
     def keys(self) -> Mapping[Told, AbstractSet[str]]:
         """Return the keys of what is done, by kind and label."""
