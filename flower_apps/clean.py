@@ -24,7 +24,7 @@ from flower_apps import leftovers
 from flower_apps.identity import CACHE_VERSION, SCORES_VERSION
 from flower_apps.lifetime import command_lock
 from flower_apps.run_state import RUNNING, last_sign, names_no_process, refuse_if_running, state_of
-from flower_apps.runs import KEPT, run_folders, stages_of
+from flower_apps.runs import KEPT, STAGES, run_folders, stages_of
 from flower_apps.stages import KINDS, StageStore
 from partitions.errors import BadInput
 
@@ -39,6 +39,7 @@ HALF = re.compile(r"\.([^.].*\.(json|csv|yaml|txt)-[a-z0-9_]{8}|plan\.json\.tmp)
 """A file of a run folder that is being written."""
 LOCKS = (".run.lock", ".command.lock")
 WORK = re.compile(rf"({'|'.join(KINDS)})-([0-9a-f]{{24}})")
+TAKEN = re.compile(rf"{WORK.pattern}\.taken")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def find_stale(home: Path, named: Sequence[str] = (), say: Callable[[str], None]
             replace(one, why=why) for one in stages if one.path.name.replace("-", "/") in lost or _key(one.path) in lost
         ]
     else:
-        rest = [*stages, *_locks(store), *_reproductions(home), *_half_written(home, going), *_logs(home)]
+        rest = [*stages, *_half_taken(store), *_locks(store)]
+        rest += [*_reproductions(home), *_half_written(home, going), *_logs(home)]
     found = [*runs, *_within(home, rest, note)]
     for text in notes:
         say(text)
@@ -136,13 +138,16 @@ def remove(found: Iterable[Stale]) -> list[Stale]:
     """Remove what is still stale and in nobody's hands; return what went."""
     gone = []
     for one in found:
+        gone_by = ".gone" if one.what == "run" else ""
+        trash = one.path.with_name(f".{one.path.name.lstrip('.')}-{uuid.uuid4().hex[:8]}{gone_by}")
         with one.hold() as free:
             if not free:
                 continue
-            gone_by = ".gone" if one.what == "run" else ""
-            trash = one.path.with_name(f".{one.path.name.lstrip('.')}-{uuid.uuid4().hex[:8]}{gone_by}")
             try:
-                one.path.rename(trash)
+                if one.path.is_dir() and not one.path.is_symlink():
+                    one.path.rename(trash)
+                else:
+                    one.path.unlink()  # a lock, before it is let go: whoever waits for it sees that it is gone
             except OSError:  # gone already: another clean was faster
                 continue
         _delete(trash)
@@ -189,7 +194,7 @@ class Pins:
         return {line for one in read if not (unfinished and one.done) for line in one.stages}, damage
 
     def _read(self, folder: Path) -> _Footing:
-        stamp = tuple(_stamp(folder / name) for name in (RECORD, "stages.txt"))
+        stamp = tuple(_stamp(folder / name) for name in (RECORD, STAGES))
         known = self._known.get(folder)
         if known is None or known[0] != stamp:
             known = self._known[folder] = stamp, _stands_on(folder)
@@ -311,7 +316,13 @@ def _idle(folder: Path) -> Iterator[bool]:
     except BadInput:  # another clean was faster
         yield False
         return
-    with _unheld(command_lock(folder)) as free:
+    lock = command_lock(folder)
+    with _unheld(lock) as free:
+        if free and not (folder / RECORD).exists():  # another clean was faster, and the lock made the folder anew
+            Path(lock.lock_file).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+            free = False
         yield free and state_of(folder, record).word != RUNNING
 
 
@@ -364,6 +375,20 @@ def _unfinished(store: StageStore, pins: Pins, going: set[Path]) -> Iterator[Sta
         if key not in wanted and _is_free(lock):
             hold = _abandoned(store, pins, key, lock)
             yield Stale("unfinished stage", "no run goes on with it", folder, _size(folder), hold)
+
+
+def _half_taken(store: StageStore) -> Iterator[Stale]:
+    """Yield what a killed command had taken from a depot in part; the next one takes it from the start."""
+    for folder in sorted((store.root / ".work").glob("*.taken/")):
+        lock = FileLock(folder.with_suffix(".lock"))
+        if TAKEN.fullmatch(folder.name) and _is_free(lock):
+            yield Stale(
+                "unfinished stage",
+                "its way from the depot was cut short",
+                folder,
+                _size(folder),
+                partial(_unheld, lock),
+            )
 
 
 def _abandoned(store: StageStore, pins: Pins, key: str, lock: FileLock) -> Callable[[], AbstractContextManager[bool]]:
@@ -455,12 +480,9 @@ def _key(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        (path / RECORD).unlink(missing_ok=True)  # half removed, it is no run
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _delete(folder: Path) -> None:
+    (folder / RECORD).unlink(missing_ok=True)  # half removed, it is no run
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stamp(path: Path) -> int:

@@ -24,7 +24,7 @@ from flower_apps.lanes import Lanes, Means
 from flower_apps.lifetime import Lifetime
 from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.progress import Progress, table_console
-from flower_apps.runs import MANIFEST, RunFolder, group_id
+from flower_apps.runs import MANIFEST, PLAN, RunFolder, group_id
 from flower_apps.schedule import expected_work
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, give_data, partition_of
@@ -55,6 +55,7 @@ def run_experiments(
     experiments: Sequence[str] = (),
     sets: Sequence[str] = (),
     show: bool = True,
+    resumed: bool = False,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -82,6 +83,8 @@ def run_experiments(
         What the groups came from, for the record.
     show : bool
         Print the results at all.
+    resumed : bool
+        Whether it goes on with the command before it: what that was to compute again is not computed once more.
 
     Returns
     -------
@@ -104,7 +107,7 @@ def run_experiments(
     run = RunFolder(out)
     means = Means(jobs, workers, gpus, usable_cores()).sharing(placed)
     join = _joining(ray_address(), placed, home)
-    with Lifetime(run, asked, placed) as lifetime:
+    with Lifetime(run, asked, placed, resumed=resumed) as lifetime:
         if manifest is not None and manifest.is_file():
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
@@ -153,6 +156,7 @@ def _plan(
     join: Join | None = None,
 ) -> Plan | None:
     """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
+    (run.path / PLAN).unlink(missing_ok=True)  # of an earlier command
     since = run.fresh_since if any(group.fresh for group in groups) else 0.0
     try:
         plan = make_plan(groups, home, means=means, join=join, fresh_since=since, limit=LONGEST_PLAN)
