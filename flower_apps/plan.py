@@ -295,7 +295,10 @@ def make_plan(
     for group in groups:
         if time.monotonic() - started > limit:
             return None
-        found = rehearse(group, home, fresh_since=fresh_since)
+        try:
+            found = rehearse(group, home, fresh_since=fresh_since)
+        except BadInput as error:
+            raise BadInput(f"{group.name}.{error.key}", error.value, error.allowed, error.remedy) from None
         rehearsed.append(found)
         names[found.group] = group.name
         rates[found.group] = rates_of(

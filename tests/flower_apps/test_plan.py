@@ -280,3 +280,10 @@ def test_progress_says_how_far_the_whole_is() -> None:
     listen({"kind": "stage-started", "stage": "unlearn", "label": "ga client:a", "rounds": 1, "round": 0, "time": 1200})
     listen({"kind": "stage-finished", "stage": "unlearn", "label": "ga client:a", "status": "ok", "time": 1300.0})
     assert "left" not in screen.getvalue().splitlines()[-1]
+
+
+def test_rounds_that_ask_the_same_are_counted_at_once() -> None:
+    many, few = {"a": 3, "b": 4}, {"a": 3}
+    work = Work((many, few, many, many), done=1)
+    assert work.alike == [(few, 1), (many, 2)]
+    assert (work.examples, work.messages) == (17, 5)
