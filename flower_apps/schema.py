@@ -139,6 +139,7 @@ def _declared() -> dict[str, Schema]:
 def _value(key: str, declared: Schema) -> Schema:
     """Return the schema of one value of a setting."""
     from clients.catalogue import MODELS, TASKS
+    from flower_apps.search_space import RANGE_KEYS
     from partitions.catalogue import DATASETS, SPLITS
 
     names = {"dataset": DATASETS.names, "split": SPLITS.names, "task": TASKS.names, "model": MODELS.names}
@@ -153,6 +154,13 @@ def _value(key: str, declared: Schema) -> Schema:
         return {"type": "string", "pattern": r"^(https?://\S+)?$"}
     if key == "overrides":
         return {"anyOf": [{"type": "string", "pattern": r"^(\s*\{.*\}\s*)?$"}, {"$ref": "#/$defs/method-settings"}]}
+    if key == "search":
+        ends: Schema = {part: {"type": "boolean" if part == "log" else "number"} for part in RANGE_KEYS}
+        between = {"type": "object", "properties": ends, "required": ["low", "high"], "additionalProperties": False}
+        one = {"anyOf": [{"type": "array", "minItems": 1}, between]}
+        method = {"type": "object", "additionalProperties": one, "minProperties": 1}
+        text = {"type": "string", "pattern": r"^(\s*\{.*\}\s*)?$"}
+        return {"anyOf": [text, {"type": "object", "additionalProperties": method}]}
     value = _plain(declared)
     if value.get("type") == "string" and "enum" not in value:
         value["type"] = ["string", "integer"]
