@@ -71,7 +71,7 @@ def run(
     EXPERIMENT is a name in the manifest; without one it is quickstart, or the only one there is.
     """
     from flower_apps.manifest import default_manifest, load_manifest
-    from flower_apps.preflight import check_groups
+    from flower_apps.preflight import check_experiments
 
     root = resolve_home(home)
     path = manifest or default_manifest()
@@ -79,7 +79,7 @@ def run(
     names = asked.choose(experiments or [], tags or [])
     flags = {"evaluator": evaluator, "depot": depot, "track": track}
     groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in flags.items() if value)])
-    check_groups(groups)
+    check_experiments(groups)
     from flower_apps.command_run import run_experiments
     from flower_apps.plan import budgets_of
 
@@ -116,7 +116,10 @@ def methods(
     chosen = [row for row in rows if row["name"] == name]
     if not chosen:
         raise unknown_name("method", name, [row["name"] for row in rows])
-    typer.echo(json.dumps(chosen[0], indent=1) if as_json else method_page(chosen[0]))
+    from flower_apps.progress import table_console
+
+    page = method_page(chosen[0], table_console().width)
+    typer.echo(json.dumps(chosen[0], indent=1) if as_json else page)
 
 
 @data_app.command("list")
@@ -241,7 +244,7 @@ def partition(
         shown.append({**made.summary, "heatmap": str(png), "sites": made.rows})
         if not as_json:
             console = table_console()
-            console.print(makeup_table(made))
+            console.print(makeup_table(made, console.width))
             console.print(f"heat map: {png}", soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(shown, indent=1))

@@ -36,13 +36,13 @@ def plan(
     refused with exit code 2, as `lethe run` would.
     """
     from flower_apps.manifest import default_manifest, load_manifest
-    from flower_apps.preflight import check_groups
+    from flower_apps.preflight import check_experiments
 
     root = resolve_home(home)
     asked = load_manifest(manifest or default_manifest())
     names = asked.choose(experiments or [], tags or [])
     groups = asked.groups(names, sets or [])
-    check_groups(groups)
+    check_experiments(groups)
     from flower_apps.cluster import look, ray_address
     from flower_apps.lanes import Means
     from flower_apps.plan import budgets_of, check_fetched, check_plan, make_plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -35,6 +36,16 @@ BUDGET_KEYS = {
     "memory-gb": "gigabytes (1e9 bytes) of memory that a run may use at once",
 }
 """Keys of a budget, with their meaning."""
+OWN_EXAMPLES = {
+    "description": "description: what it is for",
+    "extends": "extends: quickstart",
+    "tags": "tags: [study]",
+    "report": "report: true",
+    "budget": "budget: {hours: 12}",
+}
+"""How the experiment's own keys are written."""
+MOST_CHARACTERS = 80
+"""Of an experiment's name."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,10 @@ class Experiment:
 
 
 def check_experiment(name: str, values: Any) -> None:
-    """Check the keys of one experiment and the values of its own ones; raises `BadInput` naming it."""
+    """Check the name of one experiment, its keys and the values of its own ones; raises `BadInput` naming it."""
+    if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > MOST_CHARACTERS:
+        allowed = f"a name of letters, digits, '_', '-' and '.', up to {MOST_CHARACTERS}, a letter, digit or '_' first"
+        raise BadInput("experiment", name, allowed)
     if not isinstance(values, dict):
         raise BadInput(name, values, "a mapping of settings, such as 'dataset: lung-ct'")
     for key in values:
@@ -116,44 +130,56 @@ def check_key(key: str, where: str) -> None:
         raise BadInput(f"{where}: setting", key, error.allowed, error.remedy)
 
 
-def resolve(name: str, written: Mapping[str, Mapping[str, Any]]) -> Experiment:
-    """Merge what an experiment extends: of several the later win over the earlier, its own keys over all.
+def resolve(written: Mapping[str, Mapping[str, Any]]) -> list[Experiment]:
+    """Merge what each experiment extends: of several the later win over the earlier, its own keys over all.
 
     A key is taken over whole: mappings and lists are replaced, not merged.
 
     Parameters
     ----------
-    name : str
-        The experiment.
     written : mapping
         Every experiment of the manifest, each checked by `check_experiment`.
 
     Raises
     ------
     BadInput
-        When it extends one that is not there, or leads back to itself.
+        When one extends another that is not there, or leads back to itself.
     """
-    values = _merged(name, written, ())
-    return Experiment(
-        name=name,
-        description=written[name].get("description", ""),
-        values={key: value for key, value in values.items() if key not in OWN_KEYS},
-        report=values.get("report", False),
-        tags=_tags(values.get("tags", []), name),
-        budget=_budget(values.get("budget", {}), name),
-    )
+    merged: dict[str, dict[str, Any]] = {}
+    for name in written:
+        _merge(name, written, merged)
+    return [
+        Experiment(
+            name=name,
+            description=written[name].get("description", ""),
+            values={key: value for key, value in merged[name].items() if key not in OWN_KEYS},
+            report=merged[name].get("report", False),
+            tags=_tags(merged[name].get("tags", []), name),
+            budget=_budget(merged[name].get("budget", {}), name),
+        )
+        for name in written
+    ]
 
 
-def _merged(name: str, written: Mapping[str, Mapping[str, Any]], below: tuple[str, ...]) -> dict[str, Any]:
-    """Return all keys of an experiment; `below` are the experiments that lead here."""
-    values: dict[str, Any] = {}
-    for parent in _parents(written[name].get("extends", []), name):
-        if parent in (*below, name):
-            raise BadInput(f"{name}.extends", parent, "an experiment that does not lead back here")
-        if parent not in written:
-            raise unknown_name(f"{name}.extends", parent, written)
-        values |= _merged(parent, written, (*below, name))
-    return values | dict(written[name])
+def _merge(name: str, written: Mapping[str, Mapping[str, Any]], merged: dict[str, dict[str, Any]]) -> None:
+    """Put all keys of an experiment, and of those that it leads to, into `merged`, each once."""
+    path = dict.fromkeys([name])  # from the experiment to the one at hand, without calls within calls
+    while path:
+        here = next(reversed(path))
+        parents = _parents(written[here].get("extends", []), here)
+        left = next((parent for parent in parents if parent not in merged), None)
+        if left is None:
+            values: dict[str, Any] = {}
+            for parent in parents:
+                values |= merged[parent]
+            merged[here] = values | dict(written[here])
+            del path[here]
+        elif left in path:
+            raise BadInput(f"{here}.extends", left, "an experiment that does not lead back here")
+        elif left not in written:
+            raise unknown_name(f"{here}.extends", left, written)
+        else:
+            path[left] = None
 
 
 def _parents(value: Any, name: str) -> list[str]:

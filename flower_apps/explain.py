@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -46,8 +47,6 @@ Of method `x`, the mathematics is `unlearning/x.py`, the server half `strategies
 one, `clients/x.py` ([add one](adding-a-method.md)). This page is made by
 `python -m flower_apps.explain > docs/methods.md` from what each method declares; a test keeps it current.
 """
-CLASS_WIDTH = 66
-"""Characters left for class columns with their names as heads; more than that, and the names go below the table."""
 
 
 def method_rows() -> list[Row]:
@@ -90,8 +89,8 @@ def methods_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def method_page(row: Row) -> str:
-    """Return everything about one method as text."""
+def method_page(row: Row, width: int = 100) -> str:
+    """Return everything about one method as text, in lines of at most `width` characters where words allow it."""
     lines = [
         f"{row['name']}: {row['title']} ({row['family']})",
         row["citation"],
@@ -99,9 +98,19 @@ def method_page(row: Row) -> str:
         f"Forgets: {_forgets(row)}. Needs: {_needs(row)}. Presets: {', '.join(row['presets'])}.",
         *(f"Not for {kind} requests: {why}." for kind, why in row["not_for"].items()),
         "",
-        *(f"  {row['name']}.{key} = {one['default']}\n      {one['meaning']}" for key, one in row["settings"].items()),
+        *(
+            line
+            for key, one in row["settings"].items()
+            for line in (f"  {row['name']}.{key} = {one['default']}", f"      {one['meaning']}")
+        ),
     ]
-    return "\n".join(lines)
+    return "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line as several, those that follow indented as it is."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def methods_markdown(rows: Sequence[Row]) -> str:
@@ -262,20 +271,30 @@ def draw_split(made: MadeSplit, png: Path) -> None:
     draw_heatmap(made.frame, png)
 
 
-def makeup_table(made: MadeSplit) -> Table:
-    """Return the make-up as a table that reads at 100 columns; many classes become the three largest of each site."""
+def makeup_table(made: MadeSplit, width: int = 100) -> Table:
+    """Return the make-up as a table of `width` columns; many classes become the three largest of each site."""
     from partitions.makeup import TOTALS
 
     facts = made.summary
     classes = [str(name) for name in made.frame.columns if name not in TOTALS]
-    many = len(classes) > MOST_COLUMNS
     named = [name if name == str(index) else f"{index} {name}" for index, name in enumerate(classes)]
-    roomy = sum(len(head) + 3 for head in named) <= CLASS_WIDTH
-    heads = ["largest classes"] if many else named if roomy else [str(index) for index in range(len(classes))]
+    numbers = [str(index) for index in range(len(classes))]
+    longest = [max(len(str(int(count))) for count in made.frame[name]) for name in classes]
+    totals = ("train", "held out", "patients")
+    left = (
+        width - 2 - sum(max(map(len, column)) + 3 for column in (("site", *map(str, made.frame.index)), *zip(totals)))
+    )
+
+    def fits(heads: Sequence[str]) -> bool:
+        return sum(max(len(head), count) + 3 for head, count in zip(heads, longest, strict=True)) <= left
+
+    many = len(classes) > MOST_COLUMNS or not fits(numbers)
+    roomy = not many and fits(named)
+    heads = ["largest classes"] if many else named if roomy else numbers
     title = f"{facts['dataset']}, {facts['split']} split: {facts['records']} records at {facts['num_sites']} sites"
-    table = new_table(title, "site", "train", "held out", "patients", *heads)
+    table = new_table(title, "site", *totals, *heads)
     for column in table.columns[1 : 4 if many else None]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     for site, row in made.frame.iterrows():
         counts = [int(row[name]) for name in classes]
         cells = [_largest(counts)] if many else [str(count) for count in counts]

@@ -6,6 +6,9 @@ import json
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from flower_apps.cases import SEARCHED
 from flower_apps.cells import cells_of
 from flower_apps.experiment import SETTINGS
 from flower_apps.explain import Row, new_table
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
 
 WITHIN = ("methods", "overrides", "requests", "exclude", "unlearn_seeds", "evaluate_seeds")
 """Settings that say which cells a group has, not what a cell is."""
+SEARCH = ("search", "search_sampler", "search_trials", "search_seed", "search_rule", "search_checkpoint")
+"""Settings that say what a cell is only where its method's settings were searched."""
+MAPPINGS = ("overrides", "exclude", "search")
+"""Settings that are JSON in a group, and a mapping or a list of them in a manifest."""
+TWIN = "-small"
+"""Ends the name of an experiment that is another one in small."""
 
 
 def experiment_row(manifest: Manifest, name: str, sets: Sequence[str] = ()) -> Row:
@@ -39,11 +48,24 @@ def experiment_row(manifest: Manifest, name: str, sets: Sequence[str] = ()) -> R
 
 
 def experiments_table(rows: Sequence[Row]) -> Table:
-    """Return the experiments as a table that reads at 100 columns."""
-    table = new_table("Experiments", "experiment", "what for", "tags", "groups", "cells")
+    """Return the experiments as a table that reads at 80 columns; one in small shares a line with its original."""
+    from rich.markup import escape
+
+    names = {row["name"] for row in rows}
+    twins = {name for name in names if name.endswith(TWIN) and name.removesuffix(TWIN) in names}
+    table = new_table("Experiments", "experiment", "what for", "small", "groups", "cells")
+    table.box, table.padding = None, (0, 1)
+    table.header_style = "bold"
+    for column in table.columns[3:]:
+        column.justify = "right"
     for row in rows:
-        table.add_row(row["name"], row["description"], ", ".join(row["tags"]), str(row["groups"]), str(row["cells"]))
+        if row["name"] in twins:
+            continue
+        about = row["description"] + (f" [{', '.join(row['tags'])}]" if row["tags"] else "")
+        small = "yes" if row["name"] + TWIN in twins else ""
+        table.add_row(row["name"], escape(about), small, str(row["groups"]), str(row["cells"]))
     table.caption = (
+        f"\nsmall: NAME{TWIN} is the same on packaged data, in minutes. In brackets: tags, for --tag.\n"
         "group: cells that share an original model. cell: a request and a method, original and retrained model "
         "included, under one train and one unlearning seed.\nOne experiment with its settings: `lethe experiments NAME`"
     )
@@ -53,15 +75,16 @@ def experiments_table(rows: Sequence[Row]) -> Table:
 
 def experiment_table(row: Row) -> Table:
     """Return one experiment: its settings that are not the defaults, a value a line where its groups differ."""
+    from rich.markup import escape
+
     seeds = ", ".join(f"{count} {kind}" for kind, count in row["seeds"].items())
-    table = new_table(f"{row['name']}: {row['description']}", "setting", "value", "meaning")
+    table = new_table(escape(f"{row['name']}: {row['description']}"), "setting", "value", "meaning")
     for key, value in row["settings"].items():
-        shown = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-        table.add_row(key, _spaced(shown), GroupSettings.describe(key))
+        table.add_row(key, escape(_shown(key, value)), GroupSettings.describe(key))
     groups = f"{row['groups']} group{'' if row['groups'] == 1 else 's'}"
     about = [f"{groups}, {row['cells']} cells; seeds: {seeds}. Other settings are at their defaults."]
     if row["tags"]:
-        about.append(f"tags: {', '.join(row['tags'])}")
+        about.append(escape(f"tags: {', '.join(row['tags'])}"))
     if row["budget"]:
         about.append("budget: " + ", ".join(f"{key} {limit:g}" for key, limit in row["budget"].items()))
     if row["report"]:
@@ -72,10 +95,14 @@ def experiment_table(row: Row) -> Table:
 
 def _cells(group: GroupSettings) -> Iterator[tuple[Hashable, ...]]:
     """Yield what tells the cells of an experiment's groups apart: groups may share some."""
-    training = group.model_copy(update=dict.fromkeys(WITHIN, ""))
-    overrides = group.method_overrides()
+    training = group.model_copy(update=dict.fromkeys((*WITHIN, *SEARCH), ""))
+    search = tuple(getattr(group, key) for key in SEARCH[1:])
+    overrides, searched = group.method_overrides(), group.searched()
     for request, method, seed in cells_of(group):
-        yield training, request, method, seed, json.dumps(overrides.get(method), sort_keys=True)
+        cell = (training, request, method, seed, json.dumps(overrides.get(method), sort_keys=True))
+        yield cell
+        if method in searched:
+            yield *cell, SEARCHED, json.dumps(searched[method]), search
 
 
 def _settings(groups: Sequence[GroupSettings]) -> dict[str, Any]:
@@ -93,6 +120,27 @@ def _seeds(groups: Sequence[GroupSettings]) -> dict[str, int]:
     first = groups[0]
     counts = (len({group.train_seed for group in groups}), len(first.seeds("unlearn")), len(first.seeds("evaluate")))
     return dict(zip(("train", "unlearn", "evaluate"), counts, strict=True))
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a value as one writes it in a manifest, one a line where groups differ."""
+    if key not in MAPPINGS:
+        return _spaced("\n".join(map(str, value)) if isinstance(value, list) else str(value))
+    if isinstance(value, list):
+        return "\n".join(_flow(json.loads(one)) if one else "(none)" for one in value)
+    read = json.loads(value)
+    if isinstance(read, dict):
+        return "\n".join(f"{method}: {_flow(settings)}" for method, settings in read.items())
+    return "\n".join(f"- {_flow({part: _single(those) for part, those in entry.items()})}" for entry in read)
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
+
+
+def _single(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _spaced(text: str) -> str:

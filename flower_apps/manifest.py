@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flower_apps.experiment import OWN_KEYS, Experiment, check_experiment, check_key, resolve
+from flower_apps.experiment import OWN_EXAMPLES, OWN_KEYS, Experiment, check_experiment, check_key, resolve
 from flower_apps.multiply import absolute, expand
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import read_yaml, read_yaml_file
@@ -94,7 +94,7 @@ def load_manifest(path: Path) -> Manifest:
         raise BadInput("manifest", str(path), "a mapping of experiment names to their settings")
     for name, values in written.items():
         check_experiment(name, values)
-    experiments = [resolve(name, written) for name in written]
+    experiments = resolve(written)
     for experiment in experiments:
         expand(experiment, [], path.parent)
     runnable = {experiment.name: experiment for experiment in experiments if not experiment.is_part}
@@ -112,8 +112,8 @@ def _read_set(text: str) -> tuple[str, Any]:
     if "." not in key:
         check_key(key, "--set")
     if key in OWN_KEYS:
-        raise BadInput("--set", key, "a setting", "write it in the manifest")
+        raise BadInput("--set", key, "a setting", f"write it in the manifest, such as {OWN_EXAMPLES[key]}")
     read: Any = value
-    if "." in key or (value.lstrip()[:1] in ("[", "{") and key != "overrides"):
+    if "." in key or value.lstrip()[:1] in ("[", "{"):
         read = read_yaml(value, f"--set {key}")
     return key, absolute(read, Path.cwd()) if key == "original" else read

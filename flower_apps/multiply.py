@@ -19,6 +19,8 @@ LIST_KEYS = {"methods": ",", "requests": ";", "unlearn-seeds": ",", "evaluate-se
 """Keys that hold several values in one group, with what separates them; a list for any other key makes groups."""
 MOST_GROUPS = 10_000
 """Groups that one experiment may have."""
+MAPPINGS = {"search": "{fedquit: {lr: [0.001, 0.01]}}", "overrides": "{ga: {max-norm: 5}}"}
+"""Keys that hold a mapping of methods, with an example."""
 CELL_KEYS = ("method", "request")
 """Keys of an exclusion that name cells of a group; any other names groups."""
 NOT_EXCLUDED_BY = {
@@ -218,6 +220,10 @@ def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Turn lists of list keys into text and method settings into JSON; other lists stay, to be multiplied."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
+        if isinstance(value, list) and key not in ("methods", "requests"):
+            _check_list(value, f"{name}.{key}")
+        if key in MAPPINGS:
+            _check_mappings(value, key, name)
         if key == "methods" and isinstance(value, dict):
             flat[key] = ",".join(value)
             settings = {method: given for method, given in value.items() if given is not None}
@@ -230,11 +236,28 @@ def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:
             flat[key] = _as_json(each, f"{name}.{key}")
         elif key in LIST_KEYS and isinstance(value, list):
             flat[key] = _join(value, LIST_KEYS[key], f"{name}.{key}")
-        elif isinstance(value, list) and not value:
-            raise BadInput(f"{name}.{key}", value, "at least one value")
         else:
             flat[key] = value
     return flat
+
+
+def _check_list(values: list[Any], key: str) -> None:
+    """Refuse a list of no values, or with one of them twice."""
+    if not values:
+        raise BadInput(key, values, "at least one value")
+    seen = set()
+    for value in values:
+        mark = json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
+        if mark in seen:
+            raise BadInput(key, value, "each value once")
+        seen.add(mark)
+
+
+def _check_mappings(value: Any, key: str, name: str) -> None:
+    """Refuse text that is no JSON for a key that holds mappings; JSON is what a group's own setting has."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, str) and one.strip() and not one.lstrip().startswith("{"):
+            raise BadInput(f"{name}.{key}", one, f"a mapping such as {MAPPINGS[key]}")
 
 
 def _join(values: list[Any], separator: str, key: str) -> str:
@@ -243,6 +266,8 @@ def _join(values: list[Any], separator: str, key: str) -> str:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, str | int) or separator in str(value):
             raise BadInput(key, value, f"a list of texts or whole numbers without {separator!r}")
+    if values:
+        _check_list([str(value).strip() for value in values], key)
     return separator.join(str(value) for value in values)
 
 

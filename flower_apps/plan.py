@@ -309,6 +309,8 @@ def make_plan(
             found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
         except TooLong:
             return None
+        except BadInput as error:
+            raise BadInput(f"{group.name}.{error.key}", error.value, error.allowed, error.remedy) from None
         rehearsed.append(found)
         names[found.group] = group.name
         rates[found.group] = rates_of(

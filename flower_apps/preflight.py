@@ -23,6 +23,15 @@ def check_groups(groups: Sequence[GroupSettings]) -> None:
         _check_device(settings)
 
 
+def check_experiments(groups: Sequence[GroupSettings]) -> None:
+    """Check every group as `check_groups` does; what is wrong is told of with the experiment in front of the key."""
+    for settings in groups:
+        try:
+            check_groups([settings])
+        except BadInput as error:
+            raise BadInput(f"{settings.name}.{error.key}", error.value, error.allowed, error.remedy) from None
+
+
 def _check_names(settings: GroupSettings) -> None:
     from clients.catalogue import MODELS, TASKS
     from partitions.catalogue import DATASETS, SPLITS

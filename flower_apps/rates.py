@@ -110,7 +110,9 @@ class Rates:
         if work.records:
             return self.scored + work.records * self.record / workers
         rate = self.methods.get(stage.method, self.train)
-        longest = [max(sum(asked.values()) / workers, *asked.values()) for asked in work.left if asked]
+        longest = (
+            max(sum(asked.values()) / workers, *asked.values()) * rounds for asked, rounds in work.alike if asked
+        )
         return sum(longest) * rate + work.messages * self.message
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ class Work:
     Attributes
     ----------
     rounds : tuple of mapping of str to int
-        For each round the records that every asked site processes, a record counting once an epoch.
+        For each round the records that every asked site processes, a record counting once an epoch. Rounds that ask
+        the same share one mapping: there may be a hundred thousand.
     done : int
         Rounds that an interrupted run has committed already.
     records : int
@@ -70,15 +72,26 @@ class Work:
         """The rounds that are not committed yet."""
         return self.rounds[self.done :]
 
+    @cached_property
+    def alike(self) -> list[tuple[Mapping[str, int], int]]:
+        """What the rounds that are left ask for, each with how many of them do."""
+        return counted(self.left)
+
     @property
     def examples(self) -> int:
         """Records that the sites still have to process by gradient steps."""
-        return sum(sum(asked.values()) for asked in self.left)
+        return sum(sum(asked.values()) * rounds for asked, rounds in self.alike)
 
     @property
     def messages(self) -> int:
         """Questions that are still to be sent."""
-        return sum(map(len, self.left)) + self.scored_at
+        return sum(len(asked) * rounds for asked, rounds in self.alike) + self.scored_at
+
+
+def counted(rounds: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], int]]:
+    """Return what rounds ask for, each with how many of them share that mapping, in order of first use."""
+    found = {id(asked): asked for asked in rounds}
+    return [(found[place], times) for place, times in Counter(map(id, rounds)).items()]
 
 
 @dataclass(frozen=True)
@@ -247,6 +260,7 @@ class RehearsedFederation(Federation):
         self._settings = settings
         self._counted: list[list[Mapping[str, int]]] = []
         self._made: dict[int, tuple[State, bool]] = {}
+        self._alike: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
         self.doubts: list[str] = []
         self.meant = cache(self._meant)
         self.challenge = cache(self._challenge)
@@ -272,7 +286,7 @@ class RehearsedFederation(Federation):
             except Exception as error:
                 asked = asked or {name: self._all(name) * self._settings.local_epochs for name in self.sites}
                 self.doubts.append(f"a round that cannot be planned ({error!r}) is taken to be as the one before")
-            self._counted[-1].append(asked)
+            self._counted[-1].append(self._alike.setdefault(tuple(asked.items()), asked))
         return self.other(state) if rounds else state
 
     def ask(self, category: Any, op: str, sites: Sequence[str], **more: Any) -> list[SiteReply]:
@@ -375,6 +389,7 @@ class RehearsedWorkshop(Workshop):
         self._rehearsed, self._group = federation, group_id(settings)
         self._models: dict[tuple[str, str], Stage] = {}
         self._hashes: dict[int, str] = {}
+        self._histories: dict[tuple[str, str], History] = {}
         self.drawn: dict[tuple[str, str], PlannedStage] = {}
 
     @property
@@ -444,11 +459,15 @@ class RehearsedWorkshop(Workshop):
 
     def history(self, stage: Stage) -> History | None:
         """Return the rounds of a stage, or what they will be."""
-        work = self.drawn[str(stage.record["kind"]), stage.key].work
+        about = str(stage.record["kind"]), stage.key
+        work = self.drawn[about].work
         if not work.rounds:
             return super().history(stage)
-        update = update_of(self._rehearsed.model(moved=True), self._rehearsed.model())
-        return _PlannedHistory(stage.folder, work.rounds, self._rehearsed.model(), update, self._settings)
+        if about not in self._histories:
+            model, moved = self._rehearsed.model(), self._rehearsed.model(moved=True)
+            update = update_of(moved, self._rehearsed.model())
+            self._histories[about] = _PlannedHistory(stage.folder, work.rounds, model, update, self._settings)
+        return self._histories[about]
 
     def find(self, kind: str, parts: Mapping[str, Any]) -> Stage | None:
         """Find nothing: what a stage may begin with does not change what it is."""
@@ -487,8 +506,9 @@ class RehearsedWorkshop(Workshop):
         settings, state = self._settings, self._rehearsed.shape
         model = _size(state)
         whole = kind == "train" or (kind == "shadow" and keep_history) or settings.keep_histories
-        sites = [len(asked) if whole and kind != "relearn" else 0 for asked in work.rounds]
-        history = sum(predict_bytes(state, count, 1) - (0 if count else model) for count in sites)
+        recorded = whole and kind != "relearn"
+        rounds = [(len(asked) if recorded else 0, times) for asked, times in counted(work.rounds)]
+        history = sum(times * (predict_bytes(state, sites, 1) - (0 if sites else model)) for sites, times in rounds)
         if not keep_history:
             return model, history
         if kind == "shadow" and not settings.keep_histories:
@@ -496,8 +516,9 @@ class RehearsedWorkshop(Workshop):
         kept = history
         if settings.history_every > 1 or settings.history_half:
             bare = predict_bytes(state, 0, 1)
-            updates = [predict_bytes(state, count, 1) - bare for count in sites[:: settings.history_every]]
-            kept = bare * len(sites) + sum(updates) // (2 if settings.history_half else 1)
+            left = [(len(asked), times) for asked, times in counted(work.rounds[:: settings.history_every])]
+            updates = sum(times * (predict_bytes(state, sites, 1) - bare) for sites, times in left if recorded)
+            kept = bare * len(work.rounds) + updates // (2 if settings.history_half else 1)
         return model + kept, history - kept
 
     def _scored(self, parts: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Work:
@@ -541,14 +562,9 @@ class _PlannedHistory(History):
     ) -> None:
         super().__init__(folder)
         self._model, self._update, self._every = model, update, settings.history_every
+        sites = {id(asked): _site_records(asked) for asked, _ in counted(rounds)}
         for number, asked in enumerate(rounds, start=1):
-            total = sum(asked.values())
-            sites = {
-                site: SiteRecord(weight=count / total, num_examples=count, examples=count)
-                for site, count in asked.items()
-                if count
-            }
-            self._records[number] = RoundRecord(number, settings.lr, 0.0, sites=sites)
+            self._records[number] = RoundRecord(number, settings.lr, 0.0, sites=sites[id(asked)])
         self.last_complete_round = len(rounds)
 
     def before(self, round_: int) -> State:
@@ -570,6 +586,16 @@ class _PlannedHistory(History):
     def server(self, round_: int, kind: str) -> Tensors:
         """Return nothing."""
         return {}
+
+
+def _site_records(asked: Mapping[str, int]) -> dict[str, SiteRecord]:
+    """Return what a round will record of the sites that have something to contribute."""
+    total = sum(asked.values())
+    return {
+        site: SiteRecord(weight=count / total, num_examples=count, examples=count)
+        for site, count in asked.items()
+        if count
+    }
 
 
 class _Blank(dict[str, pd.DataFrame]):

@@ -54,7 +54,7 @@ def resume_run(
         When a command works on the folder.
     """
     from flower_apps.command_run import run_experiments
-    from flower_apps.preflight import check_groups
+    from flower_apps.preflight import check_experiments
 
     record = read_record(folder)
     refuse_if_running(folder, record)
@@ -62,7 +62,7 @@ def resume_run(
     groups = recorded_groups(folder, record)
     if evaluator is not None:
         groups = [GroupSettings.parse({**group.to_run_config(), "evaluator": evaluator}) for group in groups]
-    check_groups(groups)
+    check_experiments(groups)
     for line in changes(record):
         say(line)
     return run_experiments(

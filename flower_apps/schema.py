@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flower_apps.cells import ALWAYS
-from flower_apps.experiment import BUDGET_KEYS, OWN_KEYS, SETTINGS
+from flower_apps.experiment import BUDGET_KEYS, MOST_CHARACTERS, OWN_KEYS, SETTINGS
 from flower_apps.multiply import CELL_KEYS, LIST_KEYS, NOT_EXCLUDED_BY
 from flower_apps.settings import AUTO, LARGEST, PRECISION_ALIASES, PRECISIONS, GroupSettings
 
@@ -16,6 +16,8 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TRUTHS = ("yes", "no", "on", "off")
 """Text that a key takes for true or false, beside YAML's own two."""
+_NAME = r"^[^\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xa0][^\x00-\x2c\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xa0]*$"
+"""An experiment's name; of other than ASCII letters and digits the manifest itself knows better."""
 _NAMES = r"[^\s,;>][^,;>]*(,[^,;>]*[^\s,;>][^,;>]*)*"
 _FRACTION = r"(0*\.\d*[1-9]\d*|0*1(\.0*)?|\d+(\.\d*)?[eE]-\d+)"
 _STEP = rf"\s*((client|class|patient)\s*:\s*{_NAMES}|sample\s*:\s*{_FRACTION}\s*(@\s*[^\s,;>][^,;>]*)?)\s*"
@@ -46,6 +48,7 @@ def manifest_schema() -> Schema:
         "description": "Experiments by name. Those whose name starts with '_' are there to be extended.",
         "type": "object",
         "not": {"propertyNames": {"pattern": "^_"}},
+        "propertyNames": {"pattern": _NAME, "maxLength": MOST_CHARACTERS},
         "additionalProperties": {"$ref": "#/$defs/experiment"},
         "$defs": {
             "experiment": {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -20,6 +22,10 @@ UNSEARCHED = ("retrain", "fine-tuning")
 RANGE_KEYS = ("low", "high", "log", "step")
 MOST_VALUES = 1000
 """Of a setting in a grid."""
+MOST_STEPS = 1_000_000
+"""Of a range that has a step."""
+LARGEST_WHOLE = 2**53
+"""Up to here every whole number is a float, which the samplers compute in."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,8 @@ class Range:
         step = 1 if self.whole and self.step is None else self.step
         if step is None or (count := math.floor((self.high - self.low) / step + 1e-9) + 1) > MOST_VALUES:
             return None
-        found = tuple(self.low + place * step for place in range(count))
-        return tuple(int(value) for value in found) if self.whole else tuple(round(value, 12) for value in found)
+        found = (Decimal(repr(self.low)) + place * Decimal(repr(step)) for place in range(count))
+        return tuple(int(value) if self.whole else float(value) for value in found)
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,7 @@ def _dimension(settings: GroupSettings, method: type[UnlearningStrategy], settin
             raise BadInput(key, written, "at least one value")
         found: dict[str, Any] = {}
         for value in written:
+            _check_number(value, key)
             resolved = _resolved(settings, method, setting, value)
             if resolved in found:
                 raise BadInput(key, value, "each value once")
@@ -249,10 +256,11 @@ def _range(method: type[UnlearningStrategy], setting: str, key: str, written: Ma
         value = written.get(part)
         if part not in written and part == "step":
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadInput(f"{key}.{part}", value, "a number")
-        if whole and not float(value).is_integer():
-            raise BadInput(f"{key}.{part}", value, "a whole number")
+        _check_number(value, f"{key}.{part}")
+        if whole and not (float(value).is_integer() and abs(value) <= LARGEST_WHOLE):
+            raise BadInput(f"{key}.{part}", value, f"a whole number up to {LARGEST_WHOLE} in size")
     low, high, log, step = written["low"], written["high"], written.get("log", False), written.get("step")
     if not isinstance(log, bool):
         raise BadInput(f"{key}.log", log, "true or false")
@@ -264,7 +272,20 @@ def _range(method: type[UnlearningStrategy], setting: str, key: str, written: Ma
         raise BadInput(f"{key}.low", low, "a number above 0, since log is true")
     if step is not None and not 0 < step <= high - low:
         raise BadInput(f"{key}.step", step, f"a number above 0 and up to {high - low:g}, from low to high")
+    if not math.isfinite(high - low):
+        raise BadInput(f"{key}.high", high, f"a number that low, {low:g}, can be taken from")
+    if step is not None and ((high - low) / step > MOST_STEPS or low + step == low or high - step == high):
+        raise BadInput(f"{key}.step", step, f"a number that gives up to {MOST_STEPS} different values")
     return Range(low, high, log, step, whole)
+
+
+def _check_number(value: Any, key: str) -> None:
+    """Refuse a number that no float holds: infinite, not a number, or so small that it loses digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+        return
+    least, most = sys.float_info.min, sys.float_info.max
+    if not least <= abs(value) <= most:
+        raise BadInput(key, value, f"0, or a number of {least:.3g} to {most:.3g} in size")
 
 
 def _numbers(annotation: Any) -> set[type]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from flower_apps.cells import Exclusion, read_exclusions
 from partitions.depot import NO_DEPOT, URLS, check_url
-from partitions.errors import BadInput, unknown_name
+from partitions.errors import BadInput
 from partitions.wording import allowed_in_words
 
 Scalar = str | int | float | bool
@@ -83,7 +83,7 @@ class GroupSettings(BaseModel):
     # training
     task: Annotated[str, Field(description="task family")] = "classification"
     model: Annotated[str, Field(description="network: cnn or resnet18")] = "cnn"
-    rounds: Annotated[int, Field(ge=1, description="training rounds")] = 20
+    rounds: Annotated[int, Field(ge=1, le=100_000, description="training rounds")] = 20
     local_epochs: Annotated[int, Field(ge=1, description="epochs at a site in a round")] = 2
     batch_size: Annotated[int, Field(ge=1, description="records in a batch")] = 64
     last_batch: Annotated[
@@ -120,7 +120,7 @@ class GroupSettings(BaseModel):
         "grid"
     )
     search_trials: Annotated[
-        int, Field(ge=1, le=10_000, description="trials of a method at most, for each request")
+        int, Field(ge=1, le=1000, description="trials of a method at most, for each request, beside the preset's own")
     ] = 16
     search_seed: Annotated[int, Field(ge=0, description="seed of the trials that are drawn")] = 0
     search_rule: Annotated[
@@ -132,7 +132,7 @@ class GroupSettings(BaseModel):
     ] = "recovered"
     unlearn_epochs: Annotated[int, Field(ge=0, description="local epochs of the unlearning step")] = 5
     unlearn_seeds: Annotated[str, Field(description="unlearning seeds, comma separated")] = "0"
-    recovery_rounds: Annotated[int, Field(ge=0, description="recovery rounds on the retained records")] = 5
+    recovery_rounds: Annotated[int, Field(ge=0, le=100_000, description="recovery rounds on the retained records")] = 5
     recovery_epochs: Annotated[int, Field(ge=1, description="local epochs of a recovery round")] = 2
     recovery_max_norm: Annotated[float, Field(ge=0, description="gradient clip of recovery; 0: none")] = 0.0
     relearn_epochs: Annotated[
@@ -318,7 +318,7 @@ def _json_objects(key: str, text: str, example: str) -> dict[str, dict[str, Any]
         return {}
     try:
         parsed = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(key, text, "a JSON object", str(error)) from None
     if not isinstance(parsed, dict) or not all(isinstance(v, dict) for v in parsed.values()):
         raise BadInput(key, text, f"a JSON object of objects, such as {example}")
@@ -326,12 +326,10 @@ def _json_objects(key: str, text: str, example: str) -> dict[str, dict[str, Any]
 
 
 def unknown_key(key: str, known: Iterable[str]) -> BadInput:
-    """Make the error for a key that does not exist; names all keys only when none is near."""
-    names = list(known)
-    near = difflib.get_close_matches(key.replace("_", "-"), names, n=1, cutoff=0.5)
-    if not near:
-        return unknown_name("setting", key, names)
-    return BadInput("setting", key, "a key that `python -m flower_apps.settings` lists", f"did you mean {near[0]!r}?")
+    """Make the error for a key that does not exist, with the nearest one."""
+    near = difflib.get_close_matches(key.replace("_", "-"), list(known), n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else ""
+    return BadInput("setting", key, "a key that `python -m flower_apps.settings` lists", remedy)
 
 
 def _refusal(key: str, value: Any) -> BadInput:

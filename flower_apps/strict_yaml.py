@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from partitions.errors import BadInput
 
+MOST_DIGITS = 300
+"""Of a whole number; one of more may be larger than every float."""
 _SCALARS = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -56,7 +59,21 @@ class _Refused(Exception):
 
 
 def _construct_int(loader: _Loader, node: ScalarNode) -> int:
+    if len(node.value) > MOST_DIGITS:
+        raise _Refused(node, node.value, f"a whole number of up to {MOST_DIGITS} digits")
     return int(node.value, 10)
+
+
+def _construct_float(loader: _Loader, node: ScalarNode) -> float:
+    """Refuse what would silently become 0, lose digits or become infinite, then read the number."""
+    value = float(loader.construct_yaml_float(node))
+    if node.value[-3:].lower() in ("inf", "nan"):
+        return value
+    size, digits = abs(value), node.value.lower().partition("e")[0]
+    if size > sys.float_info.max or (size < sys.float_info.min and re.search("[1-9]", digits)):
+        least, most = sys.float_info.min, sys.float_info.max
+        raise _Refused(node, node.value, f"0, or a number of {least:.3g} to {most:.3g} in size")
+    return value
 
 
 def _construct_mapping(loader: _Loader, node: MappingNode) -> dict[Any, Any]:
@@ -70,6 +87,7 @@ def _construct_sequence(loader: _Loader, node: SequenceNode) -> list[Any]:
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 _Loader.add_constructor("tag:yaml.org,2002:seq", _construct_sequence)
 

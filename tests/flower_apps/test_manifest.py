@@ -128,6 +128,19 @@ def test_of_several_parents_the_later_wins_and_the_own_keys_over_all(groups):
     assert (group.rounds, group.lr, group.cap) == (4, 3.0, 7)
 
 
+def test_a_long_chain_and_a_wide_lattice_of_parents_are_each_merged_once(groups):
+    chain = ["e0: {rounds: 3}", *(f"e{n}: {{extends: e{n - 1}}}" for n in range(1, 1200))]
+    assert groups("\n".join(chain), "e1199")[0].rounds == 3
+    lattice = ["a0: {rounds: 3}", "b0: {rounds: 4}"]
+    for n in range(1, 60):
+        lattice += [f"a{n}: {{extends: [a{n - 1}, b{n - 1}]}}", f"b{n}: {{extends: [b{n - 1}, a{n - 1}]}}"]
+    assert groups("\n".join(lattice), "a59")[0].rounds == groups("\n".join(lattice), "a1")[0].rounds
+
+
+def test_letters_of_any_language_name_an_experiment(groups):
+    assert groups("Früh.1_a-b: {}\na: {}", "Früh.1_a-b")[0].name == "Früh.1_a-b"
+
+
 def test_a_common_ancestor_comes_in_where_each_parent_does(groups):
     (group,) = groups("z: {lr: 1}\nb: {extends: z, lr: 2}\nc: {extends: z}\na: {extends: [b, c]}")
     assert group.lr == 1.0
@@ -217,16 +230,37 @@ def test_set_keeps_text_as_it_is(groups):
     (group,) = groups("a: {}", sets=["requests=client:patient-1,patient-2; class:5", 'overrides={"ga": {"x": 1}}'])
     assert group.request_texts() == ["client:patient-1,patient-2", "class:5"]
     assert group.method_overrides() == {"ga": {"x": 1}}
+    (group,) = groups("a: {}", sets=["overrides={ga: {max-norm: 5}}"])
+    assert group.method_overrides() == {"ga": {"max-norm": 5}}
 
 
 @pytest.mark.parametrize(
     ("text", "sets", "says"),
     [
         ("a: {roundz: 3}", [], "a: setting='roundz'.*did you mean 'rounds'"),
-        ("a: {rounds: yes}", [], "a.rounds='yes'.*a whole number from 1 up"),
+        ("a: {rounds: yes}", [], "a.rounds='yes'.*a whole number from 1 to 100000"),
         ("a: {}\nb: {lr: -1}", [], "b.lr=-1.*above 0"),
         ("a: {lr: []}", [], "a.lr.*at least one value"),
         ("a: {jobs: 2}", [], "use --jobs"),
+        ("a b: {}", [], "experiment='a b'.*a name of letters"),
+        ('"a\\e": {}', [], r"experiment='a\\x1b'"),
+        ('"\\ud800": {}', [], r"experiment='\\ud800'"),
+        ("'': {}", [], "experiment=''"),
+        (f"{'a' * 81}: {{}}", [], "up to 80"),
+        ("-a: {}", [], "a letter, digit or '_' first"),
+        ("a: {search: []}", [], r"a\.search=\[\]: allowed is at least one value"),
+        ("a: {train-seed: [0, 1, 0]}", [], "a.train-seed=0: allowed is each value once"),
+        ("a: {unlearn-seeds: [0, '0']}", [], "a.unlearn-seeds=.*each value once"),
+        ("a: {methods: [ga, ga]}", [], "a.methods='ga': allowed is each value once"),
+        ("a: {requests: [class:5, class:5]}", [], "a.requests='class:5': allowed is each value once"),
+        ("a: {overrides: [{ga: {k: 1}}, {ga: {k: 1}}]}", [], r"a\.overrides=.*each value once"),
+        ("a: {lr: 1e-400}", [], r"mine\.yaml:1='1e-400'.*0, or a number of 2\.23e-308"),
+        ("a: {lr: 1e400}", [], r"mine\.yaml:1='1e400'"),
+        (f"a: {{cap: {'9' * 5000}}}", [], "a whole number of up to 300 digits"),
+        ("a: {}", ["foo=1"], "--set: setting='foo': allowed is a key that `python -m flower_apps.settings` lists"),
+        ("a: {}", ["search=xx"], r"a\.search='xx': allowed is a mapping such as {fedquit: {lr"),
+        ("a: {}", ["overrides=xx"], r"a\.overrides='xx': allowed is a mapping such as {ga"),
+        ("a: {}", ["budget=3"], r"such as budget: {hours: 12}"),
         ("a: {home: /tmp}", [], "use --home"),
         ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
         ("a: {extends: 3}", [], r"a\.extends=3.*or a list of names"),

@@ -302,3 +302,10 @@ def test_a_cluster_is_looked_at_once_and_only_when_it_is_needed(
     assert join is not None and not looked
     assert (join(), join()) == ("cluster", "cluster")
     assert looked == [("head:6379", [], tmp_path)]
+
+
+def test_rounds_that_ask_the_same_are_counted_at_once() -> None:
+    many, few = {"a": 3, "b": 4}, {"a": 3}
+    work = Work((many, few, many, many), done=1)
+    assert work.alike == [(few, 1), (many, 2)]
+    assert (work.examples, work.messages) == (17, 5)

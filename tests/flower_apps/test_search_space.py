@@ -10,7 +10,7 @@ import pytest
 
 from flower_apps.manifest import load_manifest
 from flower_apps.preflight import check_groups
-from flower_apps.search_space import proposals_of, spaces_of, trials_per_method
+from flower_apps.search_space import Range, proposals_of, spaces_of, trials_per_method
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
@@ -120,9 +120,20 @@ def test_trials_are_counted_per_method() -> None:
         ({"ga": {"max-norm": {"low": 1, "high": 2, "step": 3}}}, "up to 1, from low to high"),
         ({"ga": {"max-norm": {"low": -1, "high": 2, "step": 1}}}, "a number from 0 up"),
         ({"ga": {"max-norm": {"low": 0, "high": 2}}}, "with search-sampler=grid"),
-        ({"ga": {"max-norm": {"low": 0, "high": 2, "step": 1e-6}}}, "with search-sampler=grid"),
+        ({"ga": {"max-norm": {"low": 0, "high": 2, "step": 1e-5}}}, "with search-sampler=grid"),
         ({"fedquit": {"epochs": {"low": 1, "high": 2.5}}}, "search.fedquit.epochs.high=2.5: allowed is a whole number"),
+        ({"ga": {"max-norm": {"low": 0, "high": 2, "step": 1e-300}}}, "up to 1000000 different values"),
+        ({"ga": {"max-norm": {"low": 1e16, "high": 1e16 + 8, "step": 0.5}}}, "up to 1000000 different values"),
+        (
+            {"ga": {"max-norm": {"low": 1e-320, "high": 1e308}}},
+            "search.ga.max-norm.low=1e-320: allowed is 0, or a number of",
+        ),
+        ({"ga": {"max-norm": {"low": -1.7e308, "high": 1.7e308}}}, "search.ga.max-norm.high="),
+        ({"ga": {"max-norm": {"low": 0, "high": 10**400}}}, "search.ga.max-norm.high="),
+        ({"ga": {"max-norm": [10**400]}}, "2.23e-308 to 1.8e+308 in size"),
+        ({"fedquit": {"epochs": {"low": 1, "high": 10**20}}}, "a whole number up to 9007199254740992 in size"),
         ("[1]", "a JSON object of objects"),
+        ('{"ga": {"max-norm": [' + "9" * 5000 + "]}}", "a JSON object"),
         ("{", "a JSON object"),
     ],
 )
@@ -130,6 +141,25 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(search: Any, to
     with pytest.raises(BadInput) as error:
         check_groups([asked(search)])
     assert told in str(error.value)
+
+
+def test_steps_are_exact_whatever_their_size() -> None:
+    values = Range(1e-14, 1e-13, step=3e-14).values
+    assert values == (1e-14, 4e-14, 7e-14, 1e-13)
+    assert Range(-0.3, 0.3, step=0.1).values == (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_the_widest_ranges_that_are_taken_can_be_drawn_from(sampler: str) -> None:
+    wide = {
+        "fedquit": {
+            "lr": {"low": 1e-300, "high": 1e300, "log": True},
+            "temperature": {"low": 1, "high": 1.7e308},
+            "epochs": {"low": 1, "high": 2**53},
+        }
+    }
+    for values in sequence(asked(wide, search_sampler=sampler, search_trials=12), 12, lambda v: -v["lr"]):
+        assert 1e-300 <= values["lr"] <= 1e300 and 1 <= values["epochs"] <= 2**53
 
 
 def test_a_setting_may_be_none_where_its_field_may() -> None:

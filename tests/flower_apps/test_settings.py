@@ -51,9 +51,9 @@ def test_a_value_is_read_as_its_keys_type(key, given, read):
     [
         ("cap", "yes", "a whole number from 0 up"),
         ("cap", True, "a whole number from 0 up"),
-        ("rounds", 3.5, "a whole number from 1 up"),
+        ("rounds", 3.5, "a whole number from 1 to 100000"),
         ("threads", 100_000, "a whole number from 1 to 256"),
-        ("rounds", 2**63, "a whole number up to 9223372036854775807"),
+        ("cap", 2**63, "a whole number up to 9223372036854775807"),
         ("evaluate-seeds", str(2**63), "at least one whole number from 0 to 9223372036854775807"),
         ("lr", False, "a number above 0"),
         ("lr", float("inf"), "a number above 0"),
