@@ -22,7 +22,7 @@ from flower_apps import leftovers
 from flower_apps.identity import CACHE_VERSION, SCORES_VERSION
 from flower_apps.lifetime import command_lock
 from flower_apps.run_state import RUNNING, last_sign, refuse_if_running, state_of
-from flower_apps.runs import run_folders, stages_of
+from flower_apps.runs import STAGES, run_folders, stages_of
 from flower_apps.stages import KINDS, StageStore
 from partitions.errors import BadInput
 
@@ -32,6 +32,7 @@ SETTLED = 3600.0
 """Seconds after which a file that is written in one go, and has no owner to ask, was left by something killed."""
 TRASH = re.compile(r"\..+-[0-9a-f]{8}")
 WORK = re.compile(rf"({'|'.join(KINDS)})-([0-9a-f]{{24}})")
+TAKEN = re.compile(rf"{WORK.pattern}\.taken")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,13 @@ def find_stale(home: Path, named: Sequence[str] = ()) -> list[Stale]:
         lost = pins.now() - pinned
         half_done = [one for one in _unfinished(store, pins, going) if one.path.name.replace("-", "/") in lost]
         return [*runs, *(one for one in _stages(store, pins, pinned) if _key(one.path) in lost), *half_done]
-    found = [*runs, *_stages(store, pins, pinned), *_unfinished(store, pins, going), *_locks(store)]
+    found = [
+        *runs,
+        *_stages(store, pins, pinned),
+        *_unfinished(store, pins, going),
+        *_half_taken(store),
+        *_locks(store),
+    ]
     return [*found, *_half_written(home, going), *_logs(home)]
 
 
@@ -102,12 +109,15 @@ def remove(found: Iterable[Stale]) -> list[Stale]:
     """Remove what is still stale and in nobody's hands; return what went."""
     gone = []
     for one in found:
+        trash = one.path.with_name(f".{one.path.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
         with one.hold() as free:
             if not free:
                 continue
-            trash = one.path.with_name(f".{one.path.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
             try:
-                one.path.rename(trash)
+                if one.path.is_dir() and not one.path.is_symlink():
+                    one.path.rename(trash)
+                else:
+                    one.path.unlink()  # a lock, before it is let go: whoever waits for it sees that it is gone
             except OSError:  # gone already: another clean was faster
                 continue
         _delete(trash)
@@ -140,7 +150,7 @@ class Pins:
         return {line for lines, done in read if not (unfinished and done) for line in lines}
 
     def _read(self, folder: Path) -> tuple[frozenset[str], bool]:
-        stamp = tuple(_stamp(folder / name) for name in (RECORD, "stages.txt"))
+        stamp = tuple(_stamp(folder / name) for name in (RECORD, STAGES))
         known = self._known.get(folder)
         if known is None or known[0] != stamp:
             known = self._known[folder] = stamp, *_stands_on(folder)
@@ -186,7 +196,13 @@ def _run(folder: Path, why: str) -> Stale:
         except BadInput:  # another clean was faster
             yield False
             return
-        with _unheld(command_lock(folder)) as free:
+        lock = command_lock(folder)
+        with _unheld(lock) as free:
+            if free and not (folder / RECORD).exists():  # another clean was faster, and the lock made the folder anew
+                Path(lock.lock_file).unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()
+                free = False
             yield free and state_of(folder, record).word != RUNNING
 
     return Stale("run", why, folder, _size(folder), hold)
@@ -241,6 +257,20 @@ def _unfinished(store: StageStore, pins: Pins, going: set[Path]) -> Iterator[Sta
         if key not in wanted and _is_free(lock):
             hold = _abandoned(store, pins, key, lock)
             yield Stale("unfinished stage", "no run goes on with it", folder, _size(folder), hold)
+
+
+def _half_taken(store: StageStore) -> Iterator[Stale]:
+    """Yield what a killed command had taken from a depot in part; the next one takes it from the start."""
+    for folder in sorted((store.root / ".work").glob("*.taken/")):
+        lock = FileLock(folder.with_suffix(".lock"))
+        if TAKEN.fullmatch(folder.name) and _is_free(lock):
+            yield Stale(
+                "unfinished stage",
+                "its way from the depot was cut short",
+                folder,
+                _size(folder),
+                partial(_unheld, lock),
+            )
 
 
 def _abandoned(store: StageStore, pins: Pins, key: str, lock: FileLock) -> Callable[[], AbstractContextManager[bool]]:
@@ -326,12 +356,9 @@ def _key(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        (path / RECORD).unlink(missing_ok=True)  # half removed, it is no run
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _delete(folder: Path) -> None:
+    (folder / RECORD).unlink(missing_ok=True)  # half removed, it is no run
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stamp(path: Path) -> int:

@@ -23,7 +23,7 @@ from flower_apps.lanes import Lanes, Means
 from flower_apps.lifetime import Lifetime
 from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.progress import Progress, table_console
-from flower_apps.runs import MANIFEST, RunFolder, group_id
+from flower_apps.runs import MANIFEST, PLAN, RunFolder, group_id
 from flower_apps.schedule import expected_work
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import LocalSites, partition_of
@@ -53,6 +53,7 @@ def run_experiments(
     experiments: Sequence[str] = (),
     sets: Sequence[str] = (),
     show: bool = True,
+    resumed: bool = False,
 ) -> int:
     """Run groups of cells and print how every method compares with the retrained model.
 
@@ -80,6 +81,8 @@ def run_experiments(
         What the groups came from, for the record.
     show : bool
         Print the results at all.
+    resumed : bool
+        Whether it goes on with the command before it: what that was to compute again is not computed once more.
 
     Returns
     -------
@@ -101,7 +104,7 @@ def run_experiments(
     asked |= {"via": "lethe run", "evaluator": next((group.evaluator for group in groups), "")}
     run = RunFolder(out)
     means = Means(jobs, workers, gpus, usable_cores())
-    with Lifetime(run, asked, placed) as lifetime:
+    with Lifetime(run, asked, placed, resumed=resumed) as lifetime:
         if manifest is not None and manifest.is_file():
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
@@ -132,6 +135,7 @@ def _plan(
     budgets: Mapping[str, Mapping[str, float]],
 ) -> Plan | None:
     """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
+    (run.path / PLAN).unlink(missing_ok=True)  # of an earlier command
     since = run.fresh_since if any(group.fresh for group in groups) else 0.0
     workers = means.workers or max(1, means.cores // means.jobs)
     try:

@@ -31,6 +31,8 @@ class Lifetime:
         What was asked, see `evaluation.record`; the process adds itself.
     groups : sequence of GroupSettings
         What is to be run; all are recorded before anything starts.
+    resumed : bool
+        Whether it goes on with the command before it.
 
     Raises
     ------
@@ -38,8 +40,10 @@ class Lifetime:
         On entering, when another command works on the folder; nothing is written then.
     """
 
-    def __init__(self, run: RunFolder, command: Mapping[str, Any], groups: Sequence[GroupSettings]) -> None:
-        self._run, self._command, self._groups = run, command, groups
+    def __init__(
+        self, run: RunFolder, command: Mapping[str, Any], groups: Sequence[GroupSettings], *, resumed: bool = False
+    ) -> None:
+        self._run, self._command, self._groups, self._resumed = run, command, groups, resumed
         self._lock = command_lock(run.path)
         self._signals = Interrupts()
         self.failures: list[str] = []
@@ -60,7 +64,7 @@ class Lifetime:
             groups = {group_id(group): group.to_run_config() for group in self._groups}
             for home in {group.home for group in self._groups if group.home}:
                 name_run(Path(home), self._run.path)
-            self._run.begin({**self._command, **ProcessMark.here().to_json()}, groups)
+            self._run.begin({**self._command, **ProcessMark.here().to_json()}, groups, resumed=self._resumed)
         except BaseException:
             self._release()
             raise

@@ -14,16 +14,16 @@ from typing import Any
 
 import psutil
 
+from evaluation.files import write_text
 from flower_apps.control import usable_cores
+from flower_apps.durations import in_words
 from flower_apps.manifest import Manifest
 from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
 from flower_apps.rehearsal import PlannedStage, Rehearsed, rehearse
-from flower_apps.runs import group_id
+from flower_apps.runs import PLAN, group_id
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
-FILE = "plan.json"
-"""In a run folder."""
 FLOWER_BYTES = 2.0e9
 """Memory of a Flower run beside its workers: SuperLink, Ray, ServerApp; measured (docs/plan.md)."""
 WORKER_BYTES = 0.55e9
@@ -253,9 +253,7 @@ class Plan:
 
     def write(self, run: Path) -> None:
         """Write ``plan.json`` into a run folder, in one step."""
-        temporary = run / f".{FILE}.tmp"
-        temporary.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
-        temporary.replace(run / FILE)
+        write_text(run / PLAN, json.dumps(self.to_json(), indent=1))
 
 
 def make_plan(
@@ -395,15 +393,6 @@ def packed(seconds: Sequence[float], side_by_side: int) -> float:
         first = ends.index(min(ends))
         ends[first] += one
     return max(ends)
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def in_bytes(size: float) -> str:

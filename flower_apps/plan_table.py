@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flower_apps.plan import Plan, Step, in_bytes, in_words
+from flower_apps.durations import in_words
+from flower_apps.plan import Plan, Step, in_bytes
 
 KINDS = {
     "train": "train the original",

@@ -18,6 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from flower_apps.durations import clock
+
 Event = Mapping[str, Any]
 
 PLAIN_EVERY = 10.0
@@ -343,10 +345,3 @@ def _of_rounds(stage: StageState) -> str:
 
 def _named(run: str, text: str) -> str:
     return f"{run} · {text}" if run else text
-
-
-def clock(seconds: float) -> str:
-    """Return ``m:ss``, or ``h:mm:ss`` from an hour on."""
-    minutes, rest = divmod(int(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

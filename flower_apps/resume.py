@@ -78,6 +78,7 @@ def resume_run(
         report=bool(command.get("report")) if report is None else report,
         experiments=command.get("experiments") or list(dict.fromkeys(group.name for group in groups)),
         sets=command.get("sets") or [],
+        resumed=True,
     )
 
 

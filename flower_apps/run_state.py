@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.runs import RECORD, read_record
+from flower_apps.durations import in_words
 from flower_apps.process_mark import ProcessMark
 from flower_apps.runs import run_folders
 from partitions.errors import BadInput, RunFailed
@@ -98,14 +99,6 @@ def known_runs(home: Path) -> list[tuple[Path, dict[str, Any]]]:
         with suppress(BadInput):
             found.append((folder, read_record(folder)))
     return sorted(found, key=lambda one: (one[1].get("started") or one[1]["created"], one[0].name), reverse=True)
-
-
-def in_words(seconds: float) -> str:
-    """Return a length of time as a person says it: ``12 s``, ``3 min``, ``5 h``, ``4 days``."""
-    for limit, unit, word in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            return f"{max(seconds, 0) / unit:.0f} {word}"
-    return f"{seconds / 86400:.0f} days"
 
 
 def _patience(record: Mapping[str, Any]) -> float:

@@ -28,6 +28,8 @@ LIBRARIES = ("flwr", "ray", "torch", "torchvision", "numpy", "pandas", "scikit-l
 
 STAGES = "stages.txt"
 """The file of a run folder that names the stages it stands on."""
+PLAN = "plan.json"
+"""The file of a run folder with the plan of its last command; without it, none was made."""
 ELSEWHERE = "elsewhere.txt"
 """The file below a home's ``runs`` that names run folders which lie elsewhere, a line each."""
 MANIFEST = "experiments.yaml"
@@ -69,7 +71,9 @@ class RunFolder:
         """Return the contents of ``run.json``."""
         return read_record(self.path)
 
-    def begin(self, command: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> None:
+    def begin(
+        self, command: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]], *, resumed: bool = False
+    ) -> None:
         """Keep what a command is about to do, all of it before any of it is done: `lethe resume` needs nothing else.
 
         Parameters
@@ -78,11 +82,13 @@ class RunFolder:
             What was asked and which process does it (`evaluation.record`), but for ``groups`` and ``fresh_since``.
         groups : mapping of str to mapping
             The flat settings of every group by its id, in their order.
+        resumed : bool
+            Whether it goes on with the command before it: what that has computed anew, even all of it, counts.
         """
         now = time.time()
         with self._lock:
             record = self.record()
-            fresh = {"fresh_since": _fresh_since(record, now)} if command.get("fresh") else {}
+            fresh = {"fresh_since": _fresh_since(record, now, resumed)} if command.get("fresh") else {}
             record["command"] = {**command, **fresh, "groups": list(groups)}
             record["groups"] |= {group: dict(settings) for group, settings in groups.items()}
             record |= {"started": now, "ended": None, "status": "running", "exit_code": None}
@@ -148,13 +154,13 @@ class RunFolder:
         write_text(self._file, json.dumps(record, indent=1, sort_keys=True))
 
 
-def _fresh_since(record: Mapping[str, Any], now: float) -> float:
+def _fresh_since(record: Mapping[str, Any], now: float, resumed: bool) -> float:
     """Return from when on stages count for a command that computes all again, given what the folder held before."""
     before = record.get("command")
     if before is None:
         return now if record["cells"] else float(record["created"])
     since = before.get("fresh_since")
-    return float(since) if since and record["status"] != "completed" else now
+    return float(since) if since and (resumed or record["status"] != "completed") else now
 
 
 def stages_of(folder: Path) -> set[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluation.runs import read_record
-from flower_apps.progress import Progress, clock
-from flower_apps.run_state import RUNNING, RunState, in_words, known_runs, last_sign, state_of
-from flower_apps.runs import stages_of
+from flower_apps.durations import clock, in_words
+from flower_apps.progress import Progress
+from flower_apps.run_state import RUNNING, RunState, known_runs, last_sign, state_of
+from flower_apps.runs import PLAN, stages_of
+from flower_apps.stages_done import Planned, StagesDone, mark_done, planned_stages
 from flower_apps.watch import EventTail
 from partitions.errors import BadInput
 
-PLAN = "plan.json"
 EVERY = 1.0
 """Seconds between two looks at a run."""
 COLOURS = {"completed": "green", RUNNING: "cyan", "failed": "red", "interrupted": "yellow", "stopped": "yellow"}
@@ -40,26 +40,35 @@ class GroupWatch:
         Its event file.
     progress : Progress
         Keeps the stages that are live.
+    stages : Path
+        The cache.
     """
 
-    def __init__(self, name: str, id: str, settings: Mapping[str, Any], path: Path, progress: Progress) -> None:
+    def __init__(
+        self, name: str, id: str, settings: Mapping[str, Any], path: Path, progress: Progress, stages: Path
+    ) -> None:
         self.name, self.id, self.settings, self.path = name, id, settings, path
-        self._progress = progress
-        self._tail = EventTail(path, from_start=True)
-        self._done: set[tuple[str, str]] = set()
-        self._begun = False
-        self.last: float | None = None
-        self.failure = ""
-        self.note = ""
+        self._progress, self._stages = progress, stages
+        self._restart(0.0)
 
-    def look(self) -> None:
-        """Take in the events that are new."""
+    def _restart(self, since: float) -> None:
+        self._since, self._begun, self.failure = since, False, ""
+        self.last: float | None = None
+        self.done = StagesDone(self._stages)
+        self._tail = EventTail(self.path, from_start=True)
+        self._progress.forget(self.name)
+
+    def look(self, since: float) -> None:
+        """Take in the events that are new, but none of an earlier command: those from before `since` (Unix seconds)."""
+        if since != self._since:
+            self._restart(since)
         for event in self._tail.new():
-            self._begun = True
-            self.last = float(event.get("time", 0.0))
-            if event["kind"] in ("stage-finished", "stage-cached"):
-                self._done.add((str(event.get("stage")), str(event.get("label"))))
-            elif event["kind"] == "failed":
+            at = float(event.get("time", 0.0))
+            if at < since:
+                continue
+            self._begun, self.last = True, at
+            self.done.take(event)
+            if event["kind"] == "failed":
                 self.failure = " ".join(str(event.get("reason", "")).split())
             elif event["kind"] == "run-started":
                 self.failure = ""
@@ -85,7 +94,7 @@ class GroupWatch:
             "group": self.id,
             "experiment": str(self.settings.get("name", "")),
             "state": word,
-            "stages_done": stages.get("done", len(self._done)),
+            "stages_done": stages.get("done", len(self.done)),
             "stages_planned": stages.get("planned"),
             "stage": [_stage(one, now) for one in live],
             "reason": outcome.get("reason") or self.failure,
@@ -125,24 +134,24 @@ class RunWatch:
                 settings = self._record["groups"][id]
                 name = f"{settings.get('name', '')} {id[:4]}" if len(asked) > 1 else str(settings.get("name", ""))
                 path = self.folder / "events" / f"{id}.jsonl"
-                self._groups[id] = GroupWatch(name, id, settings, path, self._progress)
+                self._groups[id] = GroupWatch(name, id, settings, path, self._progress, self._stages)
         for id, group in self._groups.items():
-            group.look()
+            group.look(float(self._record.get("started") or 0.0))
             if id in self._record.get("outcomes", {}):
                 self._progress.forget(group.name)
 
     def summary(self) -> dict[str, Any]:
         """Return all there is to say, as JSON values; times in Unix seconds, ``seconds_left`` None where unknown."""
         record, command = self._record, self._record.get("command") or {}
-        planned = _planned(self.folder, self._stages)
-        groups = [
-            group.summary(record, self.state, _count(planned, group.id) if planned else {})
-            for group in self._groups.values()
-        ]
+        planned = planned_stages(self.folder / PLAN, since=record.get("started") or record["created"])
+        outcomes = record.get("outcomes", {})
+        completed = {group for group, outcome in outcomes.items() if outcome.get("status") == "completed"}
+        done = mark_done(planned, {group.id: group.done for group in self._groups.values()}, completed)
+        groups = [group.summary(record, self.state, _count(planned, done, group.id)) for group in self._groups.values()]
         failed = [group for group in groups if group["reason"] and group["state"] in ("failed", "interrupted")]
         failures = list(record.get("failures", []))
         side_by_side = max(1, min(command.get("jobs") or 1, len(groups) or 1))
-        missing = [stage for stage in planned if not stage["done"]]
+        missing = [stage for stage, is_done in zip(planned, done, strict=True) if not is_done]
         return {
             "run": str(self.folder),
             "name": self.folder.name,
@@ -156,10 +165,10 @@ class RunWatch:
             "pid": command.get("pid"),
             "experiments": command.get("experiments") or sorted({str(g["experiment"]) for g in groups}),
             "cells": len(record["cells"]),
-            "stages_done": sum(group["stages_done"] for group in groups) if not planned else _done(planned),
+            "stages_done": sum(done) if planned else sum(group["stages_done"] for group in groups),
             "stages_planned": len(planned) or None,
             "stages_named": len(stages_of(self.folder)),
-            "seconds_left": sum(stage["seconds"] for stage in missing) / side_by_side if planned else None,
+            "seconds_left": sum(stage.seconds for stage in missing) / side_by_side if planned else None,
             "groups": groups,
             "failure": failures[-1] if failures else failed[-1]["reason"] if failed else "",
             "log": next((group["log"] for group in reversed(groups) if group["log"]), ""),
@@ -311,26 +320,6 @@ def _coloured(word: str) -> Text:
     return Text(word, style=COLOURS.get(word, ""))
 
 
-def _planned(folder: Path, stages: Path) -> list[dict[str, Any]]:
-    """Return the stages of the run's plan: group, seconds, and whether each is done by now; empty without a plan."""
-    try:
-        found = json.loads((folder / PLAN).read_text(encoding="utf-8"))["stages"]
-        return [
-            {
-                "group": str(one.get("group", "")),
-                "seconds": float(one.get("seconds") or 0.0),
-                "done": (stages / str(one["kind"]) / str(one["key"]) / "stage.json").exists(),
-            }
-            for one in found
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-
-
-def _count(planned: list[dict[str, Any]], group: str) -> dict[str, int]:
-    own = [stage for stage in planned if stage["group"] == group]
-    return {"done": _done(own), "planned": len(own)} if own else {}
-
-
-def _done(stages: list[dict[str, Any]]) -> int:
-    return sum(stage["done"] for stage in stages)
+def _count(planned: Sequence[Planned], done: Sequence[bool], group: str) -> dict[str, int]:
+    own = [is_done for stage, is_done in zip(planned, done, strict=True) if group in stage.groups]
+    return {"done": sum(own), "planned": len(own)} if own else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from filelock import Timeout
 
 from evaluation.runs import read_record
 from flower_apps import leftovers
@@ -23,6 +24,8 @@ STEPS = ((0.0, signal.SIGINT), (20.0, signal.SIGINT), (30.0, signal.SIGTERM), (4
 """Seconds after which each signal is sent: a second INT has a command end what it started at once."""
 LIMIT = 60.0
 """Seconds after which it is given up."""
+LET_GO = 2.0
+"""Seconds that a killed process may take to let go of the run folder."""
 POLL = 0.1
 KILLED = 128 + signal.SIGKILL
 """Exit code of a command that was killed, as a shell gives it."""
@@ -47,8 +50,7 @@ def stop_run(folder: Path, home: Path, say: Callable[[str], None]) -> None:
     """
     record = read_record(folder)
     mark = _running(folder, record)
-    process = psutil.Process(mark.pid)
-    family = {process}
+    family = _started(mark)
     say(f"stopping {folder.name}: process {mark.pid}")
     begin, steps = time.monotonic(), list(STEPS)
     while _living(family):
@@ -57,12 +59,13 @@ def stop_run(folder: Path, home: Path, say: Callable[[str], None]) -> None:
             _send(mark, steps.pop(0)[1])
         if passed > LIMIT:
             raise RunFailed(f"{len(family)} processes of {folder} live on after {LIMIT:.0f} s: see `lethe doctor`")
-        with contextlib.suppress(psutil.Error):
-            family.update(process.children(recursive=True))
+        for process in list(family):
+            with contextlib.suppress(psutil.Error):
+                family.update(process.children(recursive=True))
         time.sleep(POLL)
     for flower_home in (home / "flower").glob(f"{mark.pid}-*/"):  # nothing, unless its guard was killed, too
         leftovers.end_processes(flower_home.resolve())
-    with command_lock(folder):
+    with contextlib.suppress(Timeout), command_lock(folder).acquire(timeout=LET_GO):  # else somebody goes on with it
         if read_record(folder).get("status") == RUNNING:  # it was killed before it could say so
             RunFolder(folder).end("stopped", KILLED, ["killed by `lethe stop`"])
     say(f"stopped after {time.monotonic() - begin:.0f} s; go on with `lethe resume {folder.name}`")
@@ -80,6 +83,14 @@ def _running(folder: Path, record: dict[str, Any]) -> ProcessMark:
         remedy = f"end it with `flwr stop {command.get('run_id', 'RUN_ID')}`"
         raise BadInput("run", folder.name, "a run of `lethe run`, and `flwr run` submitted it", remedy)
     return mark
+
+
+def _started(mark: ProcessMark) -> set[psutil.Process]:
+    """Return the command's process; empty where it has ended meanwhile."""
+    try:
+        return {psutil.Process(mark.pid)} if mark.lives() else set()
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def _send(mark: ProcessMark, number: signal.Signals) -> None:

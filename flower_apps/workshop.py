@@ -51,6 +51,7 @@ class Workshop:
     ) -> None:
         self._settings, self._store, self._federation, self._events = settings, store, federation, events
         self._used = used
+        self._told: set[tuple[str, str]] = set()
 
     @property
     def is_rehearsal(self) -> bool:
@@ -104,7 +105,7 @@ class Workshop:
         self._use(kind, stage_key(parts))
         with self._store.claim(kind, parts, waiting=self._tell, shared=shared) as found:
             if isinstance(found, Stage):
-                self._events.emit("stage-cached", stage=kind, label=label)
+                self._tell_cached(kind, label, found.key)
                 return found
             self._events.emit("claimed", stage=kind, name=label, key=stage_key(parts))
             outcome = compute(found)
@@ -144,6 +145,8 @@ class Workshop:
         self._use(kind, stage_key(parts))
         with self._store.claim(kind, parts, waiting=self._tell) as found:
             if isinstance(found, Stage):
+                if (kind, found.key) not in self._told:  # scores are read several times
+                    self._tell_cached(kind, label, found.key)
                 return _read(found)
             self._events.emit("stage-started", stage=kind, label=label, rounds=1, round=0)
             started = time.monotonic()
@@ -153,7 +156,8 @@ class Workshop:
                 table.to_parquet(found.folder / f"{name}.parquet", index=False)
             cost = {"seconds": time.monotonic() - started, "records": max(map(len, tables.values()))}
             found.commit(cost=cost, conditions=self._conditions(), dataset=self._settings.dataset)
-            self._events.emit("stage-finished", stage=kind, label=label, status="ok")
+            self._events.emit("stage-finished", stage=kind, label=label, status="ok", key=stage_key(parts))
+            self._told.add((kind, stage_key(parts)))
             return tables
 
     def alone(self, kind: str, parts: Mapping[str, Any]) -> AbstractContextManager[None]:
@@ -171,12 +175,16 @@ class Workshop:
         stage = self._store.find(kind, stage_key(parts))
         if stage is None:
             raise MissingStage(label)
-        self._events.emit("stage-cached", stage=kind, label=label)
+        self._tell_cached(kind, label, stage.key)
         return stage
 
     def _use(self, kind: str, key: str) -> None:
         with self._store.pinning():
             self._used(kind, key)
+
+    def _tell_cached(self, kind: str, label: str, key: str) -> None:
+        self._told.add((kind, key))
+        self._events.emit("stage-cached", stage=kind, label=label, key=key)
 
     def _tell(self, text: str) -> None:
         self._events.emit("note", text=text)

@@ -16,9 +16,9 @@ class EventSink:
     Kinds and their fields: ``run-started``, ``task`` {metric}, ``stage-started`` {stage, label, rounds, round},
     ``round-started`` {stage, label, round, rounds}, ``reply`` {stage, label, round, site, seconds},
     ``round-finished`` {stage, label, round, rounds, loss, metric, seconds, client_seconds, examples, bytes_down,
-    bytes_up}, ``stage-finished`` {stage, label, status}, ``stage-cached`` {stage, label}, ``claimed`` {stage, name,
-    key} before a stage is computed (``name`` is its label, ``key`` that of the cache), ``note`` {text}, ``failed``
-    {reason}, ``finished``. Each has ``kind`` and ``time`` (Unix seconds).
+    bytes_up}, ``stage-finished`` {stage, label, status; of scores key}, ``stage-cached`` {stage, label, key},
+    ``claimed`` {stage, name, key} before a model is computed (``name`` is its label, ``key`` that of the cache),
+    ``note`` {text}, ``failed`` {reason}, ``finished``. Each has ``kind`` and ``time`` (Unix seconds).
 
     Parameters
     ----------

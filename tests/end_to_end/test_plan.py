@@ -14,6 +14,7 @@ from flower_apps.plan import Plan, expected_seconds, make_plan
 from flower_apps.rehearsal import Rehearsed, rehearse
 from flower_apps.runs import stages_of
 from flower_apps.settings import GroupSettings
+from flower_apps.stages_done import Planned, StagesDone, mark_done
 from partitions.errors import RunFailed
 
 SMALL = {
@@ -91,6 +92,16 @@ def test_what_is_planned_is_what_is_computed(tmp_path: Path, changes: dict[str, 
     known = {(stage.kind, stage.key) for stage in before.stages if not stage.is_planned}
     assert known <= computed
     assert {kind for kind, _ in computed - known} <= {"score", "relearn"}, "only what stands on weights has no key yet"
+
+    told = StagesDone(home / "stages")
+    for line in (out / "events.jsonl").read_text().splitlines():
+        told.take(json.loads(line))
+    planned = [
+        Planned((stage.kind, stage.label), "" if stage.is_planned else stage.key, ("g",), False, 0.0)
+        for stage in before.stages
+    ]
+    done = mark_done(planned, {"g": told})
+    assert [stage.about for stage, is_done in zip(planned, done, strict=True) if not is_done] == []
 
     sent = sum(count for kind, count in grid.sent.items() if kind.startswith("train."))
     assert sum(stage.work.messages for stage in before.stages if stage.kind != "score") == sent

@@ -16,7 +16,10 @@ from commands import untimed
 from in_process import Killed, run_group
 
 from evaluation import results
-from flower_apps import stages
+from flower_apps import command_run, stages
+from flower_apps.lifetime import Lifetime
+from flower_apps.resume import resume_run
+from flower_apps.runs import RunFolder
 from flower_apps.settings import GroupSettings
 from strategies import history
 
@@ -96,3 +99,23 @@ def test_its_files_are_those_of_a_run_that_was_not_interrupted(
     pd.testing.assert_frame_equal(untimed(out / "results.csv"), untimed(whole / "results.csv"))
     assert (out / "curves.csv").read_bytes() == (whole / "curves.csv").read_bytes()
     assert not list(home.glob("stages/*/*/**/.*")), "what was half written does not stay in a stage"
+
+
+def test_a_resume_of_a_complete_run_that_computed_all_again_reads_the_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "run"
+    group = SETTINGS.model_copy(update={"fresh": True, "home": str(home), "out": str(out), "methods": "fedquit"})
+    with Lifetime(RunFolder(out), {"fresh": True}, [group]) as lifetime:
+        run_group(group, home, out)
+        lifetime.completed(group)
+    since = RunFolder(out).fresh_since
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be computed")
+
+    monkeypatch.setattr(command_run, "Lanes", refuse)
+    asked = dict.fromkeys(("jobs", "workers", "gpus", "evaluator", "report"))
+    assert resume_run(out, home, **asked, json_output=False, say=lambda text: None) == 0
+    assert "fedquit" in capsys.readouterr().out
+    assert RunFolder(out).fresh_since == since

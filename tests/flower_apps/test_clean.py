@@ -6,6 +6,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -87,6 +90,37 @@ def test_half_done_work_stays_while_somebody_computes_or_a_run_can_go_on_with_it
     remove(find_stale(tmp_path))
     left = sorted(path.name for path in (tmp_path / "stages" / ".work").iterdir())
     assert left == [f"train-{A}"]
+
+
+def test_what_a_killed_command_had_taken_from_a_depot_in_part_goes_unless_it_is_being_taken(tmp_path):
+    work = tmp_path / "stages" / ".work"
+    for key in (A, B):
+        (work / f"train-{key}.taken").mkdir(parents=True)
+        (work / f"train-{key}.taken" / "model.safetensors").write_bytes(b"x" * 10)
+    make_run(tmp_path, "killed", status="running", by=GONE, stages=(f"train/{A}",))
+    with FileLock(work / f"train-{B}.lock"):
+        assert set(stale(tmp_path)) == {f"train-{A}.taken"}
+        remove(find_stale(tmp_path))
+    remove(find_stale(tmp_path))
+    remove(find_stale(tmp_path))
+    assert list(work.iterdir()) == []
+
+
+def test_a_lock_is_gone_before_it_is_let_go(tmp_path):
+    work = tmp_path / "stages" / ".work"
+    work.mkdir(parents=True)
+    (work / f"train-{A}.lock").touch()
+    (found,) = find_stale(tmp_path)
+    held: list[list[Path]] = []
+
+    @contextmanager
+    def hold() -> Iterator[bool]:
+        with found.hold() as free:
+            yield free
+            held.append(list(work.iterdir()))
+
+    assert len(remove([replace(found, hold=hold)])) == 1
+    assert held == [[]]
 
 
 def test_runs_without_a_finished_cell_go_but_not_one_that_runs_or_can_be_gone_on_with(tmp_path):

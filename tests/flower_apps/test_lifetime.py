@@ -134,6 +134,18 @@ def test_a_run_that_computes_all_again_goes_on_where_it_stopped_and_begins_anew_
     assert since[0] == since[1] == since[2] < since[3]
 
 
+def test_a_resume_of_what_computes_all_again_never_begins_anew(tmp_path):
+    run = RunFolder(tmp_path)
+    run.begin({}, {})
+    run.end("completed", 0, [])
+    run.begin({"fresh": True}, {})
+    since = run.fresh_since
+    for end in ("stopped", "completed", "completed"):
+        run.end(end, 0, [])
+        run.begin({"fresh": True}, {}, resumed=True)
+        assert run.fresh_since == since
+
+
 def test_what_flwr_run_submits_says_so_and_leaves_the_record_of_a_command_alone(tmp_path):
     with flower_run(RunFolder(tmp_path), GROUPS[0], 7):
         command = read_record(tmp_path)["command"]

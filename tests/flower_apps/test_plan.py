@@ -17,12 +17,14 @@ from rich.console import Console
 
 from flower_apps import command_run
 from flower_apps.cli import main
-from flower_apps.plan import Plan, Step, check_plan, in_words, packed
+from flower_apps.durations import in_words
+from flower_apps.lanes import Means
+from flower_apps.plan import Plan, Step, check_plan, packed
 from flower_apps.plan_table import plan_view
 from flower_apps.progress import Progress
 from flower_apps.rates import Rates, rates_of, read_measured
 from flower_apps.rehearsal import PLANNED, PlannedStage, Rehearsed, Work
-from flower_apps.runs import RunFolder
+from flower_apps.runs import PLAN, RunFolder
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
@@ -257,6 +259,14 @@ def test_the_command_refuses_what_cannot_fit(
     assert "Stages" in said.out, "the plan is shown all the same"
 
 
+def test_without_a_plan_that_of_an_earlier_command_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder(tmp_path / "run")
+    (run.path / PLAN).write_text("{}")
+    monkeypatch.setattr(command_run, "make_plan", lambda *given, **named: None)
+    assert command_run._plan([GroupSettings()], tmp_path, run, Means(1, 1, 0, 1), {}) is None
+    assert not (run.path / PLAN).exists()
+
+
 def test_a_run_that_cannot_be_planned_is_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +275,7 @@ def test_a_run_that_cannot_be_planned_is_run_without(
 
     monkeypatch.setattr(command_run, "make_plan", odd)
     settings = GroupSettings.parse({"dataset": "digits"})
-    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), 1, 1, 0, {}) is None
+    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), Means(1, 1, 0, 1), {}) is None
     assert "no plan of this run" in capsys.readouterr().err
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from runs_made import AWAY, GONE, make_events, make_run, make_stage
+from runs_made import AWAY, GONE, HERE, make_events, make_run, make_stage
 
 from flower_apps import cli, status
 from flower_apps.status import RunWatch, newest_run, overview, show
 from partitions.errors import BadInput
 
 PLACE = {"stage": "train", "label": "original"}
-GROUP = "aaaa11112222"
+GROUP, OTHER = "aaaa11112222", "bbbb11112222"
+A, B, C = ("a" * 24, "b" * 24, "c" * 24)
 
 
 def training(folder: Path, done: int = 2, group: str = GROUP) -> None:
@@ -83,19 +85,117 @@ def test_a_failure_is_told_with_its_log(tmp_path):
     assert "site-1 raised; log: /x/run.log" in shown(folder, tmp_path)
 
 
+def make_plan(folder: Path, *stages: tuple[str, str, str | None], groups: tuple[str, ...] = (GROUP,)) -> None:
+    """Write a plan of stages (kind, label, key) of 60 s each; one whose label begins with ``cached`` is there."""
+    found = [
+        {"kind": kind, "label": label, "key": key, "group": groups[0], "groups": groups, "seconds": 60.0}
+        | {"cached": label.startswith("cached")}
+        for kind, label, key in stages
+    ]
+    (folder / "plan.json").write_text(json.dumps({"created": time.time() - 50.0, "stages": found}))
+
+
+def counted(folder: Path, home: Path) -> tuple[int, int | None, float | None]:
+    told = RunWatch(folder, home).summary()
+    return told["stages_done"], told["stages_planned"], told["seconds_left"]
+
+
+def claimed(kind: str, label: str, key: str) -> dict[str, str]:
+    return {"kind": "claimed", "stage": kind, "name": label, "key": key}
+
+
+def finished(kind: str, label: str, **more: str) -> dict[str, str]:
+    return {"kind": "stage-finished", "stage": kind, "label": label, **more}
+
+
 def test_a_plan_says_how_much_is_left(tmp_path):
     folder = make_run(tmp_path, status="running", by=AWAY, cells=False)
-    keys = ["a" * 24, "b" * 24, "c" * 24]
-    stages = [{"kind": "train", "label": "x", "key": key, "group": GROUP, "seconds": 60.0} for key in keys]
-    (folder / "plan.json").write_text(json.dumps({"stages": stages}))
-    make_stage(tmp_path, "train", keys[0])
+    make_plan(folder, ("train", "cached x", A), ("retrain", "y", B), ("retrain", "z", C))
     told = RunWatch(folder, tmp_path).summary()
     assert (told["stages_done"], told["stages_planned"], told["seconds_left"]) == (1, 3, 120.0)
     assert (told["groups"][0]["stages_done"], told["groups"][0]["stages_planned"]) == (1, 3)
     assert "1 of 3, about 2:00 left" in shown(folder, tmp_path)
     assert "cannot be asked from here" in shown(folder, tmp_path)
+    make_events(folder, claimed("retrain", "y", B), finished("retrain", "y"))
+    assert counted(folder, tmp_path) == (2, 3, 60.0)
     (folder / "plan.json").write_text("{}")
     assert RunWatch(folder, tmp_path).summary()["stages_planned"] is None
+
+
+def test_scores_of_models_that_a_plan_could_not_know_count_once_each(tmp_path):
+    folder = make_run(tmp_path, status="running", cells=False)
+    make_plan(folder, *[("score", "score ga unlearned", None)] * 3, ("score", "score ga recovered", None))
+    score = finished("score", "score ga unlearned", key=A)
+    make_events(folder, score, {**score, "kind": "stage-cached"})
+    assert counted(folder, tmp_path) == (1, 4, 180.0)
+    make_events(folder, {**score, "key": B})
+    assert counted(folder, tmp_path) == (2, 4, 120.0)
+
+
+def test_one_training_makes_a_shadow_and_its_rounds_which_are_let_go_and_an_import_trains_nothing(tmp_path):
+    folder = make_run(tmp_path, status="running", cells=False)
+    make_plan(folder, ("train", "original", C), ("shadow", "shadow:1/2", A), ("shadow", "shadow:1/2", B))
+    make_events(folder, claimed("train", "original", C), claimed("shadow", "shadow:1/2", A))
+    make_stage(tmp_path, "train", C)
+    make_events(folder, claimed("shadow", "shadow:1/2", B))
+    assert counted(folder, tmp_path) == (1, 3, 120.0)
+    make_events(folder, finished("shadow", "shadow:1/2"))
+    assert counted(folder, tmp_path) == (3, 3, 0.0)
+
+
+def test_what_was_there_before_is_not_done_by_a_command_that_computes_it_again(tmp_path):
+    folder = make_run(tmp_path, status="running", cells=False)
+    make_plan(folder, ("train", "original", A))
+    old = make_stage(tmp_path, "train", A) / "stage.json"
+    os.utime(old, (time.time() - 1000, time.time() - 1000))
+    make_events(folder, {"time": time.time() - 1000, **finished("train", "original")})
+    assert counted(folder, tmp_path) == (0, 1, 60.0)
+    make_events(folder, claimed("train", "original", A))
+    assert counted(folder, tmp_path) == (0, 1, 60.0)
+
+
+def test_a_group_that_is_completed_has_all_its_stages_and_another_only_those_they_share(tmp_path):
+    groups = {id: {"name": "small", "dataset": "digits"} for id in (GROUP, OTHER)}
+    folder = make_run(tmp_path, status="running", cells=False, groups=groups)
+    record = json.loads((folder / "run.json").read_text())
+    record["command"]["groups"] = [GROUP, OTHER]
+    record["outcomes"] = {GROUP: {"status": "completed", "reason": "", "log": "", "ended": 1.0}}
+    (folder / "run.json").write_text(json.dumps(record))
+    make_plan(folder, ("train", "original", A), groups=(GROUP, OTHER))
+    plan = json.loads((folder / "plan.json").read_text())
+    for group in groups:
+        plan["stages"].append({**plan["stages"][0], "label": "score", "key": None, "group": group, "groups": [group]})
+    (folder / "plan.json").write_text(json.dumps(plan))
+    told = RunWatch(folder, tmp_path).summary()
+    assert (told["stages_done"], told["stages_planned"], told["seconds_left"]) == (2, 3, 60.0)
+    assert [(one["stages_done"], one["stages_planned"]) for one in told["groups"]] == [(2, 2), (1, 2)]
+
+
+def test_a_plan_of_an_earlier_command_counts_for_nothing(tmp_path):
+    folder = make_run(tmp_path, status="running", cells=False)
+    make_plan(folder, ("train", "original", A))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "started": time.time()}))
+    assert counted(folder, tmp_path) == (0, None, None)
+
+
+def test_after_a_resume_nothing_is_told_of_what_the_command_before_it_began_or_failed_in(tmp_path):
+    folder, begun = make_run(tmp_path, status="running", by=GONE, cells=False), {"rounds": 10, "round": 0, **PLACE}
+    make_events(folder, {"kind": "failed", "reason": "site-1 raised", "time": time.time() - 20})
+    make_events(folder, {"kind": "stage-started", "time": time.time() - 19, **begun})
+    watch = RunWatch(folder, tmp_path)
+    assert watch.summary()["failure"] == "site-1 raised" and watch.summary()["groups"][0]["stage"]
+    record = json.loads((folder / "run.json").read_text())
+    record |= {"command": {**record["command"], **HERE}, "started": time.time() - 10}
+    (folder / "run.json").write_text(json.dumps(record))
+    watch.look()
+    for told in (watch.summary(), RunWatch(folder, tmp_path).summary()):
+        (group,) = told["groups"]
+        assert (told["state"], told["failure"], told["log"], told["stages_done"]) == ("running", "", "", 0)
+        assert (group["state"], group["stage"]) == ("waiting", [])
+    make_events(folder, {"kind": "stage-started", **begun})
+    watch.look()
+    assert watch.summary()["groups"][0]["state"] == "running"
 
 
 def test_a_terminal_is_kept_up_to_date_until_the_run_ends(tmp_path, monkeypatch):

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 from runs_made import AWAY, GONE, HERE, make_run
 
 from evaluation.runs import read_record
 from flower_apps import stop
+from flower_apps.lifetime import LOCK
 from flower_apps.run_state import state_of
 from flower_apps.stop import stop_run
 from partitions.errors import BadInput
@@ -89,3 +91,20 @@ def test_one_that_does_not_listen_is_killed_and_the_record_says_so(tmp_path, com
 def test_what_cannot_be_ended_from_here_is_left_alone_and_named(tmp_path, made, says):
     with pytest.raises(BadInput, match=says):
         stop_run(make_run(tmp_path, **made), tmp_path, lambda text: None)
+
+
+def test_one_that_ends_meanwhile_and_is_gone_on_with_at_once_is_left_to_whoever_does(tmp_path, monkeypatch):
+    folder = make_run(tmp_path, status="running", by=HERE)
+
+    def ended(pid: int) -> psutil.Process:
+        raise psutil.NoSuchProcess(pid)
+
+    monkeypatch.setattr(psutil, "Process", ended)
+    monkeypatch.setattr(stop, "LET_GO", 0.0)
+    monkeypatch.setattr(stop.ProcessMark, "lives", lambda mark: True)
+    said: list[str] = []
+    with FileLock(folder / LOCK):
+        stop_run(folder, tmp_path, said.append)
+    assert read_record(folder)["status"] == "running" and "stopped after" in said[-1]
+    stop_run(folder, tmp_path, said.append)
+    assert read_record(folder)["status"] == "stopped"
