@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -112,7 +112,7 @@ class _Record(_Part):
     data: dict[str, str] = {}
     started: Moment | None = None
     ended: Moment | None = None
-    status: str = ""
+    status: Literal["", "running", "completed", "failed", "stopped", "refused"] = ""
     exit_code: int | None = None
     failures: list[str] = []
     outcomes: dict[str, _Outcome] = {}

@@ -21,7 +21,7 @@ from evaluation.record import damaged, parse_record
 from evaluation.results import read_results
 from evaluation.rounds import RunHistory
 from evaluation.trials import read_trials
-from partitions.errors import BadInput
+from partitions.errors import BadInput, unknown_name
 from partitions.registry import Registry
 from unlearning.state import State
 
@@ -148,10 +148,19 @@ class Run:
         if checkpoint:
             rows = rows[rows["checkpoint"] == checkpoint]
         if rows.empty:
-            names = sorted({f"{c} {k}" for c, k in zip(cells["cell"], cells["checkpoint"], strict=True)})
-            raise BadInput("cell", f"{cell} {checkpoint}".strip(), f"one of {', '.join(names)}")
+            known = {*cells["method"], *cells["cell"]} if cell not in {*cells["method"], *cells["cell"]} else set()
+            if known:
+                raise unknown_name("cell", cell, sorted(known))
+            own = cells[(cells["cell"] == cell) | (cells["method"] == cell)]["checkpoint"]
+            raise unknown_name("checkpoint", checkpoint, list(dict.fromkeys(own)))
         if rows.groupby("cell")["model"].agg(tuple).nunique() > 1:
-            raise BadInput("cell", cell, f"one of its cells: {', '.join(rows['cell'].unique())}")
+            one = rows.drop_duplicates("cell")
+            each = [
+                f"{row['cell']} ({row['request']}, {row['preset']}, seeds {row['train_seed']} and "
+                f"{row['unlearn_seed']})"
+                for row in one.to_dict("records")
+            ]
+            raise BadInput("cell", cell, f"one of its cells: {'; '.join(each)}", "all of them are in run.cells")
         own = rows[rows["cell"] == rows["cell"].iloc[0]]
         order = own["checkpoint"].map(lambda name: CHECKPOINTS.index(name) if name in CHECKPOINTS else len(CHECKPOINTS))
         chosen = own.loc[order.idxmin() if first else order.idxmax()]
@@ -224,7 +233,9 @@ def find_run(run: Path | str, home: Path | str | None = None) -> Path:
         if is_file(folder / RECORD):
             return folder.resolve()
     newest = ", ".join(path.name for path in known[:5]) or "none yet"
-    raise BadInput("run", str(run), f"a run folder or a name below {runs} (newest: {newest})", "see `lethe run`")
+    raise BadInput(
+        "run", str(run), f"a run folder or a name below {runs} (newest: {newest})", "see `lethe status --all`"
+    )
 
 
 def read_record(folder: Path) -> dict[str, Any]:

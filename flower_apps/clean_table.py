@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ FEW = 3
 
 
 def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, removed: bool) -> Group:
-    """Return what is stale, or with `removed` what went, as a table with its sum below."""
+    """Return what is stale, or with `removed` what went, as a table with its sum below; without what frees nothing."""
+    found, gone = [one for one in found if _tells(one)], [one for one in gone if _tells(one)]
     listed = gone if removed else found
     table = Table(box=None, pad_edge=False)
     table.add_column("what", no_wrap=True)
@@ -27,10 +29,12 @@ def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, re
     table.add_column("freed" if removed else "frees", justify="right", no_wrap=True)
     for what, why in dict.fromkeys((one.what, one.why) for one in listed):
         these = [one for one in listed if (one.what, one.why) == (what, why)]
-        named = "".join(f"\n  {escape(one.path.name)}" for one in these) if what == "run" or len(these) <= FEW else ""
+        named = (
+            "".join(f"\n  {escape(_short(one.called))}" for one in these) if what == "run" or len(these) <= FEW else ""
+        )
         table.add_row(what, escape(why) + named, str(len(these)), size_in_words(sum(one.size for one in these)))
     total = size_in_words(sum(one.size for one in listed))
-    if removed:
+    if removed and found:
         kept = len(found) - len(gone)
         said = f"{total} freed below {home}" + (f"; {kept} kept: in use, or gone already" if kept else "")
     elif listed:
@@ -39,6 +43,15 @@ def stale_table(found: Sequence[Stale], gone: Sequence[Stale], home: Path, *, re
     else:
         said = f"nothing to clean below {home}"
     return Group(*([table] if listed else []), Text(said))
+
+
+def _tells(one: Stale) -> bool:
+    return one.size > 0 or one.what == "run"
+
+
+def _short(name: str) -> str:
+    """Return a name with the first eight digits of every hash in it."""
+    return re.sub(r"([0-9a-f]{8})[0-9a-f]{16,}", r"\1", name)
 
 
 def size_in_words(size: float) -> str:

@@ -38,10 +38,10 @@ def status(
 
     root = resolve_home(home)
     if all_runs:
-        rows = overview(root, most)
+        rows = overview(root, most, _note)
         print_rows(rows, overview_table(rows), as_json)
         return
-    folder = _find(run, root) if run else newest_run(root)
+    folder = _find(run, root) if run else newest_run(root, say=_note)
     if as_json:
         typer.echo(json.dumps(RunWatch(folder, root).summary(), indent=1))
         return
@@ -70,7 +70,7 @@ def resume(
     from flower_apps.status import newest_run
 
     root = resolve_home(home)
-    folder = _find(run, root) if run else newest_run(root, resumable=True)
+    folder = _find(run, root) if run else newest_run(root, resumable=True, say=_note)
     print(f"going on with {folder}", file=sys.stderr)
     code = resume_run(
         folder,
@@ -81,7 +81,7 @@ def resume(
         evaluator=evaluator,
         report=report,
         json_output=as_json,
-        say=lambda text: print(f"lethe: note: {text}", file=sys.stderr),
+        say=_note,
     )
     raise typer.Exit(code)
 
@@ -95,7 +95,7 @@ def stop(run: RunName = "", home: Home = None) -> None:
     from flower_apps.stop import stop_run
 
     root = resolve_home(home)
-    stop_run(_find(run, root) if run else newest_run(root, running=True), root, typer.echo)
+    stop_run(_find(run, root) if run else newest_run(root, running=True, say=_note), root, typer.echo)
 
 
 def clean(
@@ -113,7 +113,7 @@ def clean(
     from flower_apps.progress import table_console
 
     root = resolve_home(home)
-    found = find_stale(root, runs or [])
+    found = find_stale(root, runs or [], _note)
     gone = remove(found) if yes else []
     if as_json:
         typer.echo(json.dumps([{**one.to_json(), "removed": one in gone} for one in found], indent=1))
@@ -125,4 +125,8 @@ def _find(run: str, home: Path) -> Path:
     from evaluation.runs import find_run
     from flower_apps.status import newest_run
 
-    return newest_run(home) if run == "latest" else find_run(run, home)
+    return newest_run(home, say=_note) if run == "latest" else find_run(run, home)
+
+
+def _note(text: str) -> None:
+    print(f"lethe: note: {text}", file=sys.stderr)

@@ -20,7 +20,7 @@ Depot = Annotated[
         envvar="LETHE_DEPOT",
         show_envvar=True,
         show_default=False,
-        help="Depot that homes share data and stages by: an fsspec URL or an absolute path, see docs/depot.md.",
+        help="Depot that homes share data and stages by: an fsspec URL, an absolute path, or none; see docs/depot.md.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

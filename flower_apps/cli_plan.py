@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -42,17 +43,15 @@ def plan(
     names = asked.choose(experiments or [], tags or [])
     groups = asked.groups(names, sets or [])
     check_groups(groups)
+    from flower_apps.cluster import look, ray_address
+    from flower_apps.lanes import Means
     from flower_apps.plan import budgets_of, check_fetched, check_plan, make_plan
 
     check_fetched(groups, root)
     placed = [group.model_copy(update={"home": str(root)}) for group in groups]
-    made = make_plan(
-        placed,
-        root,
-        jobs=jobs,
-        workers=workers or max(1, usable_cores() // jobs),
-        gpus=visible_gpus(groups) if gpus is None else gpus,
-    )
+    means = Means(jobs, workers, visible_gpus(groups) if gpus is None else gpus, usable_cores())
+    address = ray_address()
+    made = make_plan(placed, root, means=means, join=partial(look, address) if address else None)
     assert made is not None, "without a limit it does not give up"
     if as_json:
         typer.echo(json.dumps(made.to_json(), indent=1))

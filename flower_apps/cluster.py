@@ -118,6 +118,10 @@ class Cluster:
         asked: dict[str, Scalar] = {"num-supernodes": sites, "client-resources-num-cpus": cpus}
         return each, asked | ({"client-resources-num-gpus": share} if share else {})
 
+    def sites_at_once(self, asked: Mapping[str, Scalar]) -> int:
+        """Return how many sites really work at once with what `federation` asks for, were there sites enough."""
+        return self._pool(int(asked["client-resources-num-cpus"]), float(asked.get("client-resources-num-gpus", 0.0)))
+
     def _pool(self, cpus: int, share: float) -> int:
         """Return how many workers Flower starts when each takes so much, as `pool_size_from_resources` counts."""
         by_cpus = [int(node.cpus / cpus) for node in self.nodes]

@@ -7,15 +7,16 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from evaluation.files import write_text
 from evaluation.results import read_results
 from evaluation.tables import attacks_table, summary_json, summary_table
-from flower_apps.cluster import join_cluster, ray_address
+from flower_apps.cluster import Cluster, join_cluster, ray_address
 from flower_apps.control import usable_cores
-from flower_apps.depot import check_depot
+from flower_apps.depot import check_depot, depot_url
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.gpu_memory import check_memory
@@ -26,13 +27,14 @@ from flower_apps.progress import Progress, table_console
 from flower_apps.runs import MANIFEST, PLAN, RunFolder, group_id
 from flower_apps.schedule import expected_work
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import LocalSites, partition_of
+from flower_apps.sites import LocalSites, give_data, partition_of
 from flower_apps.tracking.follow import tracked
 from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
 from partitions.errors import BadInput, RunFailed
 from strategies.events import EventSink
 
+Join = Callable[[], Cluster]
 LONGEST_PLAN = 60.0
 """Seconds that a run spends on its plan at most."""
 
@@ -103,21 +105,28 @@ def run_experiments(
     asked |= {"jobs": jobs, "workers": workers, "gpus": gpus, "fresh": any(group.fresh for group in placed)}
     asked |= {"via": "lethe run", "evaluator": next((group.evaluator for group in groups), "")}
     run = RunFolder(out)
-    means = Means(jobs, workers, gpus, usable_cores())
+    means = Means(jobs, workers, gpus, usable_cores()).sharing(placed)
+    join = _joining(ray_address(), placed, home)
     with Lifetime(run, asked, placed, resumed=resumed) as lifetime:
         if manifest is not None and manifest.is_file():
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
             check_depot(group, home)
             split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
+            give_data(group.dataset, home, group.cap, depot_url(group))
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
-        plan = _plan(placed, home, run, means, budgets or {})
+        plan = _plan(placed, home, run, means, budgets or {}, join)
         followed = dict.fromkeys(name for group in placed for name in group.tracking_names())
-        with Progress() as progress, tracked(list(followed), out, progress.say):
-            if plan is not None:
-                progress.say(plan.line(), "dim")
-                progress.expect(plan.left(), side_by_side=min(jobs, len(placed)))
-            _run_all(placed, home, run, means, progress, lifetime, plan)
+        try:
+            with Progress() as progress, tracked(list(followed), out, progress.say):
+                if plan is not None:
+                    progress.say(plan.line(), "dim")
+                    progress.expect(plan.left(), side_by_side=plan.jobs)
+                _run_all(placed, home, run, means, progress, lifetime, plan, join)
+        except KeyboardInterrupt:
+            name = out.name if out.parent == home / "runs" else str(out)
+            print(f"nothing is lost: `lethe resume {name}` goes on with it; run folder: {out}", file=sys.stderr)
+            raise
         if show:
             _show(out, json_output)
         if report and (out / "results.csv").exists():
@@ -127,21 +136,30 @@ def run_experiments(
         return lifetime.exit_code
 
 
+def _joining(address: str, groups: Sequence[GroupSettings], home: Path) -> Join | None:
+    """Return what looks at the Ray cluster, once and only when it is called; None to work on this machine."""
+
+    @cache
+    def join() -> Cluster:
+        print(f"looking at the Ray cluster {address}", file=sys.stderr)
+        return join_cluster(address, groups, home)
+
+    return join if address else None
+
+
 def _plan(
     groups: Sequence[GroupSettings],
     home: Path,
     run: RunFolder,
     means: Means,
     budgets: Mapping[str, Mapping[str, float]],
+    join: Join | None = None,
 ) -> Plan | None:
     """Refuse what cannot fit, and keep the plan in the run folder; None where making it would take long."""
     (run.path / PLAN).unlink(missing_ok=True)  # of an earlier command
     since = run.fresh_since if any(group.fresh for group in groups) else 0.0
-    workers = means.workers or max(1, means.cores // means.jobs)
     try:
-        plan = make_plan(
-            groups, home, jobs=means.jobs, workers=workers, gpus=means.gpus, fresh_since=since, limit=LONGEST_PLAN
-        )
+        plan = make_plan(groups, home, means=means, join=join, fresh_since=since, limit=LONGEST_PLAN)
     except (BadInput, RunFailed):
         raise
     except Exception as error:  # a component of another package that no plan can be made with can still be run
@@ -161,6 +179,7 @@ def _run_all(
     progress: Progress,
     lifetime: Lifetime,
     plan: Plan | None,
+    join: Join | None,
 ) -> None:
     """Run every group that the cache does not have; one that fails ends no other."""
     progress.say("looking into the cache", "dim")
@@ -170,10 +189,8 @@ def _run_all(
     ]
     if not missing:
         return
-    address = ray_address()
-    if address:
-        progress.say(f"looking at the Ray cluster {address}", "dim")
-        means = replace(means, cluster=join_cluster(address, missing, home))
+    if join is not None:
+        means = means.on(join())
     means = replace(means, at_once=check_memory(missing, means, progress.say))
     progress.say("starting Flower and Ray", "dim")
     names = _names(missing)

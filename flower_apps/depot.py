@@ -13,7 +13,7 @@ from types import TracebackType
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import Stage, problem_of
-from partitions.depot import URLS, Depot, DepotDamaged, DepotFailed, check_url, local_folder, open_depot
+from partitions.depot import NO_DEPOT, URLS, Depot, DepotDamaged, DepotFailed, check_url, local_folder, open_depot
 from partitions.errors import BadInput
 
 PATIENCE = 3
@@ -21,10 +21,13 @@ PATIENCE = 3
 
 
 def depot_url(settings: GroupSettings) -> str:
-    """Return the URL of the depot: the setting, else the environment's LETHE_DEPOT; empty for none."""
-    if settings.depot:
-        return settings.depot
-    url = os.environ.get("LETHE_DEPOT", "").strip().rstrip("/")
+    """Return the URL of the depot: the setting, else the environment's LETHE_DEPOT; empty for none.
+
+    A setting of `NO_DEPOT` is none, whatever the environment says.
+    """
+    url = settings.depot or os.environ.get("LETHE_DEPOT", "").strip().rstrip("/")
+    if settings.depot or url == NO_DEPOT:
+        return "" if url == NO_DEPOT else url
     try:
         if url:
             check_url(url)

@@ -14,6 +14,7 @@ from flower_apps import schedule
 from flower_apps.lanes import Means
 from flower_apps.runs import group_id
 from flower_apps.settings import GroupSettings
+from flower_apps.sites import partition_of
 from partitions.catalogue import DATASETS
 from partitions.errors import BadInput
 
@@ -117,9 +118,9 @@ def check_memory(
 
 
 def _planned(group: GroupSettings, means: Means) -> list[int]:
-    workers = means.workers or max(1, means.cores // group.threads // means.jobs)
-    workers = min(workers, group.workers or workers)
-    return [schedule.at_once(group, workers, slot) for slot in schedule.slots(means.jobs, means.gpus)]
+    workers = means.workers_of(group, len(partition_of(group, Path(group.home)).sites))
+    jobs = 1 if means.cluster else means.share
+    return [schedule.at_once(group, workers, slot) for slot in schedule.slots(jobs, means.gpus)]
 
 
 def _memory(groups: Sequence[GroupSettings]) -> list[float]:

@@ -33,6 +33,7 @@ class Identity:
 
     def __init__(self, settings: GroupSettings, facts: Facts) -> None:
         self._settings, self._facts = settings, facts
+        self.num_sites = len(facts)
 
     @cached_property
     def training(self) -> Parts:

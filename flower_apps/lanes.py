@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flower_apps import schedule
 from flower_apps.cluster import Cluster
 from flower_apps.control import Scalar
 from flower_apps.lane import NO_MORE, Lane
-from flower_apps.launcher import Launcher
+from flower_apps.launcher import Launcher, Relief
 from flower_apps.runs import group_id
 from flower_apps.schedule import Backlog, Expected, Slot, Work
 from flower_apps.settings import GroupSettings
@@ -45,6 +45,8 @@ class Means:
         Sites at once on a GPU at most, by group id; what is not there is not limited.
     cluster : Cluster or None
         The Ray cluster to work on; None for this machine.
+    share : int
+        Jobs among which the cores are shared out: `flower_apps.schedule.side_by_side` of all groups of the command.
     """
 
     jobs: int = 1
@@ -53,6 +55,21 @@ class Means:
     cores: int = 1
     at_once: Mapping[str, int] = field(default_factory=dict)
     cluster: Cluster | None = None
+    share: int = 1
+
+    def sharing(self, groups: Sequence[GroupSettings]) -> Means:
+        """Return these means for a command of such groups."""
+        return replace(self, share=schedule.side_by_side(groups, self.jobs, self.workers))
+
+    def on(self, cluster: Cluster) -> Means:
+        """Return these means on a Ray cluster, which one job takes the whole of."""
+        return replace(self, cluster=cluster, share=1)
+
+    def workers_of(self, group: GroupSettings, sites: int) -> int:
+        """Return how many of a group's sites work at once."""
+        cores = int(self.cluster.cpus) if self.cluster else self.cores
+        workers = schedule.workers_at_once(group, sites, asked=self.workers, cores=cores, jobs=self.share)
+        return self.cluster.workers(workers, group.threads) if self.cluster else workers
 
 
 class Lanes:
@@ -63,7 +80,7 @@ class Lanes:
     groups : sequence of GroupSettings
         What to run; ``home`` and ``out`` are set, and ``run.json`` there has them.
     means : Means
-        What to use.
+        What to use, with the jobs that share the cores.
     expected : callable
         How long a group takes, see `flower_apps.schedule.Expected`.
     listener : callable
@@ -86,10 +103,11 @@ class Lanes:
         self.means, self.listener, self.on_end, self.say = means, listener, on_end, say
         self._backlog = Backlog(schedule.works_of(groups, expected))
         self._changed = threading.Condition()
+        self.sites = {group_id(group): len(partition_of(group, Path(group.home)).sites) for group in groups}
         self._used: dict[int, int] = {}
+        self._on_gpu: dict[int, tuple[int, ...]] = {}
         self._at_once: int | None = None
         self._waited = False
-        self._idle = 0
         self._cancel = threading.Event()
 
     def run(self, home: Path) -> None:
@@ -108,7 +126,6 @@ class Lanes:
                 launchers = [stack.enter_context(Launcher(home, cluster=cluster))] * jobs
             pool = stack.enter_context(ThreadPoolExecutor(jobs, thread_name_prefix="lane"))
             stack.callback(self._stop)
-            self._idle = jobs
             done, _ = wait(
                 [pool.submit(self._work, slot, launcher) for slot, launcher in zip(slots, launchers, strict=True)],
                 return_when=FIRST_EXCEPTION,
@@ -128,33 +145,27 @@ class Lanes:
                 self._run_lane(slot, launcher, *start)
             finally:
                 with self._changed:
-                    self._idle += 1
                     del self._used[slot.number]
+                    self._on_gpu.pop(slot.number, None)
                     self._changed.notify_all()
 
     def _start(self, slot: Slot) -> tuple[Work, int] | None:
-        """Take work for a new lane, and how many sites of it work at once; waits for cores."""
+        """Take work for a new lane, and how many sites of it work at once; waits for cores, and for room on a GPU."""
         means = self.means
         with self._changed:
             while not self._cancel.is_set():
-                starting = max(1, min(self._idle, self._backlog.untouched))
                 work = self._backlog.take(split=means.workers is not None)
                 if work is None:
                     return None
-                if means.cluster:
-                    workers: int | None = means.cluster.workers(means.workers or work.group.workers or None)
-                else:
-                    sites = len(partition_of(work.group, Path(work.group.home)).sites)
-                    used = sum(self._used.values())
-                    workers = schedule.workers_for(
-                        work.group, sites, asked=means.workers, cores=means.cores, used=used, starting=starting
-                    )
-                if workers is not None:
-                    self._idle -= 1
-                    self._used[slot.number] = workers * work.group.threads
+                workers = means.workers_of(work.group, self.sites[group_id(work.group)])
+                needed, used = workers * work.group.threads, sum(self._used.values())
+                has_cores = not used or means.cluster is not None or needed <= means.cores - used
+                if has_cores and self._has_room(slot, self.limit(work.group)):
+                    self._used[slot.number] = needed
+                    self._on_gpu[slot.number] = slot.gpus
                     return work, workers
                 self._backlog.give_back(work)
-                if not self._waited:
+                if not has_cores and not self._waited:
                     self._waited = True
                     self.say(f"fewer than {means.jobs} jobs side by side: this machine has {means.cores} cores")
                 self._changed.wait()
@@ -162,6 +173,19 @@ class Lanes:
 
     def _run_lane(self, slot: Slot, launcher: Launcher, work: Work, workers: int) -> None:
         _LaneRun(self, slot, work, workers).run(launcher, self._cancel)
+
+    def _has_room(self, slot: Slot, limit: int | None) -> bool:
+        """Tell whether a job may be on its GPU beside those that are: one may always be there alone."""
+        others = [number for number, gpus in self._on_gpu.items() if gpus == slot.gpus and number != slot.number]
+        return slot.sharing == 1 or limit is None or not others or len(others) < limit
+
+    def wait_for_room(self, slot: Slot, group: GroupSettings) -> None:
+        """Leave a GPU that is too full, and wait until no more jobs are on it than may be; or until all is to end."""
+        with self._changed:
+            self._on_gpu.pop(slot.number, None)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._cancel.is_set() or self._has_room(slot, self.limit(group)))
+            self._on_gpu[slot.number] = slot.gpus
 
     def next_after(self, work: Work) -> Work | None:
         """Say that a lane's work has ended, and take what it goes on with; None when the lane is to end."""
@@ -195,15 +219,16 @@ class _LaneRun:
         self._lane = Lane.new(Path(work.group.out))
         self._work: Work | None = None
         self._place = work.group
-        self._sites = len(partition_of(work.group, Path(work.group.home)).sites)
+        self._sites = lanes.sites[group_id(work.group)]
         self._told = False
         self._begin(work)
 
     def run(self, launcher: Launcher, cancel: threading.Event) -> None:
-        placed = {"lane": str(self._lane.folder), "workers": self._workers, "jobs": self._lanes.means.jobs}
+        asked = self._federation()
+        placed = {"lane": str(self._lane.folder), "jobs": self._lanes.means.jobs, **self._timed_with(asked)}
         result = launcher.run(
             self._place.model_copy(update=placed).to_run_config(),
-            self._federation(),
+            asked,
             self._lane.events_path,
             self._take,
             cancel,
@@ -249,7 +274,12 @@ class _LaneRun:
         self._at_once = schedule.at_once(self._place, self._workers, self._slot, limit)
         return schedule.federation(self._place, self._sites, self._workers, self._slot, limit)
 
-    def _relieve(self, ending: Ending) -> tuple[Mapping[str, Scalar] | None, str]:
+    def _timed_with(self, asked: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the sites that really work at once, as the run config that timings are recorded with has them."""
+        found = (self._lanes.means.cluster or schedule).sites_at_once(asked)
+        return {"workers": min(found, self._sites)}
+
+    def _relieve(self, ending: Ending) -> tuple[Relief | None, str]:
         """See `Launcher.run`: half as many sites at once on a GPU, down to one."""
         said, size = ending.reason.rstrip("."), self._place.batch_size
         if self._at_once <= 1:
@@ -257,7 +287,8 @@ class _LaneRun:
         before = self._at_once
         self._lanes.lower(before // 2)
         asked = self._federation()
-        return asked, (
+        self._lanes.wait_for_room(self._slot, self._place)
+        return Relief(self._timed_with(asked), asked), (
             f"{said}; batch-size {size}, {before} sites at once on a GPU: submitted again with {self._at_once} at once"
         )
 

@@ -31,9 +31,26 @@ START_LIMIT = 60.0
 PORT_ATTEMPTS = 5
 ATTEMPTS = 2
 """How often a run that can be resumed is submitted."""
-Relieve = Callable[[Ending], tuple[Mapping[str, Scalar] | None, str]]
+
 LONGEST_RAY_FOLDER = 26
 """Bytes; Ray adds up to 80 for the Unix sockets below it, and 107 is the limit (104 on macOS)."""
+
+
+@dataclass(frozen=True)
+class Relief:
+    """What a run is submitted with again.
+
+    Attributes
+    ----------
+    run_config, federation : mapping
+        What changes of either.
+    """
+
+    run_config: Mapping[str, Scalar]
+    federation: Mapping[str, Scalar]
+
+
+Relieve = Callable[[Ending], tuple[Relief | None, str]]
 
 
 @dataclass(frozen=True)
@@ -168,8 +185,8 @@ class Launcher:
         log_path : Path or None
             The run's log; default beside the events, with the suffix ``.log``.
         relieve : callable or None
-            Asked when a site found no room on its GPU: returns what `federation` to submit the run with again, and
-            what to tell of it. Nothing instead of a federation ends the run, and what it tells is the reason.
+            Asked when a site found no room on its GPU: returns what to submit the run with again, and what to tell of
+            it. Nothing instead of a `Relief` ends the run, and what it tells is the reason.
 
         Raises
         ------
@@ -196,7 +213,9 @@ class Launcher:
             if ending.out_of_memory and relieve is not None:
                 relief, text = relieve(ending)
                 again, tries = relief is not None, 0
-                federation = {**federation, **(relief or {})}
+                if relief is not None:
+                    run_config = {**run_config, **relief.run_config}
+                    federation = {**federation, **relief.federation}
                 ending = ending if again else replace(ending, reason=text)
             if not again:
                 self._failed |= ending.status == "failed"

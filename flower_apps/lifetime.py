@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from flower_apps.interrupts import INTERRUPTED, Interrupts
 from flower_apps.process_mark import ProcessMark
-from flower_apps.run_state import Busy, busy, refuse_if_running
+from flower_apps.run_state import busy, refuse_if_running
 from flower_apps.runs import RunFolder, group_id, name_run
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
@@ -108,15 +108,11 @@ class Lifetime:
 
 @contextmanager
 def flower_run(run: RunFolder, group: GroupSettings, run_id: int) -> Iterator[None]:
-    """Hold a run folder for a group that `flwr run` submitted; under `lethe run`, which holds it, do nothing."""
+    """Hold a run folder for a group that `flwr run` submitted; raises `Busy` when a command works on it."""
     asked = {"via": "flwr run", "run_id": str(run_id), "experiments": [group.name], "evaluator": group.evaluator}
-    with ExitStack() as stack:
-        lifetime = None
-        with suppress(Busy):
-            lifetime = stack.enter_context(Lifetime(run, {**asked, "fresh": group.fresh}, [group]))
+    with Lifetime(run, {**asked, "fresh": group.fresh}, [group]) as lifetime:
         yield
-        if lifetime is not None:
-            lifetime.completed(group)
+        lifetime.completed(group)
 
 
 def command_lock(folder: Path) -> FileLock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from partitions.errors import BadInput, unknown_name
 
 LIST_KEYS = {"methods": ",", "requests": ";", "unlearn-seeds": ",", "evaluate-seeds": ","}
 """Keys that hold several values in one group, with what separates them; a list for any other key makes groups."""
+MOST_GROUPS = 10_000
+"""Groups that one experiment may have."""
 CELL_KEYS = ("method", "request")
 """Keys of an exclusion that name cells of a group; any other names groups."""
 NOT_EXCLUDED_BY = {
@@ -57,6 +60,7 @@ def expand(experiment: Experiment, sets: Sequence[tuple[str, Any]], folder: Path
     rules = _rules(values.pop("exclude", []), name, folder)
     flat = _flatten(values, name)
     several = {key: value for key, value in flat.items() if isinstance(value, list)}
+    check_number({key: len(value) for key, value in several.items()}, name)
     groups = []
     for chosen in itertools.product(*several.values()):
         scalars = {**flat, **dict(zip(several, chosen, strict=True)), "name": name}
@@ -75,6 +79,15 @@ def expand(experiment: Experiment, sets: Sequence[tuple[str, Any]], folder: Path
             "leave out the experiment",
         )
     return left
+
+
+def check_number(lengths: Mapping[str, int], name: str) -> None:
+    """Refuse lists that multiply to more than `MOST_GROUPS`; raises `BadInput` naming each key with its length."""
+    number = math.prod(lengths.values())
+    if number > MOST_GROUPS:
+        long = " x ".join(f"{key} ({length})" for key, length in lengths.items() if length > 1)
+        remedy = "shorten a list, or make several experiments of it"
+        raise BadInput(name, f"{number} groups", f"at most {MOST_GROUPS}: its lists multiply, {long}", remedy)
 
 
 @dataclass(frozen=True)

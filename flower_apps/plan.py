@@ -7,20 +7,22 @@ import math
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from evaluation.files import write_text
+from flower_apps.cluster import Cluster
 from flower_apps.control import usable_cores
 from flower_apps.durations import in_words
+from flower_apps.lanes import Means
 from flower_apps.manifest import Manifest
 from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
-from flower_apps.rehearsal import PlannedStage, Rehearsed, rehearse
-from flower_apps.runs import PLAN, group_id
+from flower_apps.rehearsal import PlannedStage, Rehearsed, TooLong, rehearse
+from flower_apps.runs import PLAN
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
@@ -137,11 +139,15 @@ class Plan:
     home : Path
         LETHE_HOME.
     jobs, workers : int
-        Flower runs side by side; sites at work at once in each.
+        Flower runs side by side; sites at work at once in each, at most.
     cores : int
         That the runs may use.
     disk_free, memory_there : int
         Bytes free below the home, and of the machine.
+    at_work : mapping of str to int
+        Sites at work at once by group id; `workers`, or all sites, for a group that is not there.
+    cluster : str
+        The Ray cluster that the sites work on, whose memory and cores are not judged; empty for this machine.
     """
 
     steps: tuple[Step, ...]
@@ -154,6 +160,8 @@ class Plan:
     cores: int
     disk_free: int
     memory_there: int
+    at_work: Mapping[str, int] = field(default_factory=dict)
+    cluster: str = ""
 
     def group_seconds(self) -> list[float]:
         """Return the predicted seconds of each group, in order; a shared stage counts for the first that takes it."""
@@ -188,19 +196,24 @@ class Plan:
             wall=read + packed([START + seconds for seconds in runs.values()], side_by_side) * self._crowding,
             runs=len(runs),
             models=sum(step.stage.for_attacks for step in left),
-            disk_kept=sum(step.stage.kept for step in left),
-            disk_peak=sum(step.stage.kept for step in left) + side_by_side * _passing([step.stage for step in left]),
+            disk_kept=sum(step.stage.kept for step in steps),
+            disk_peak=sum(step.stage.kept for step in steps) + side_by_side * _passing([step.stage for step in left]),
             memory=side_by_side * max((self._memory(found) for found in chosen), default=0) if runs else 0,
         )
 
     @property
     def _crowding(self) -> float:
         """How much slower everything is where more threads want to work than there are cores."""
-        busy = max((found.threads for found in self.rehearsed if found.device == "cpu"), default=0) * self.workers
+        if self.cluster:
+            return 1.0
+        busy = max((one.threads * self._workers(one) for one in self.rehearsed if one.device == "cpu"), default=0)
         return max(1.0, min(self.jobs, len(self.rehearsed)) * busy / self.cores)
 
+    def _workers(self, found: Rehearsed) -> int:
+        return self.at_work.get(found.group, min(self.workers, found.sites))
+
     def _memory(self, found: Rehearsed) -> int:
-        workers = min(self.workers, found.sites)
+        workers = 0 if self.cluster else self._workers(found)
         server = (found.held_models + 3 * found.sites) * found.model_bytes
         return int(FLOWER_BYTES + server + workers * (WORKER_BYTES + WORKER_MODELS * found.model_bytes))
 
@@ -241,6 +254,7 @@ class Plan:
             "created": time.time(),
             "jobs": self.jobs,
             "workers": self.workers,
+            "ray_cluster": self.cluster,
             "totals": self.needed().to_json(),
             "experiments": {name: self.needed(name).to_json() for name in dict.fromkeys(self.names.values())},
             "disk_free_bytes": self.disk_free,
@@ -260,9 +274,8 @@ def make_plan(
     groups: Sequence[GroupSettings],
     home: Path,
     *,
-    jobs: int = 1,
-    workers: int = 1,
-    gpus: int = 0,
+    means: Means | None = None,
+    join: Callable[[], Cluster] | None = None,
     fresh_since: float = 0.0,
     limit: float = math.inf,
 ) -> Plan | None:
@@ -274,16 +287,17 @@ def make_plan(
         Their data sets must be there; see `check_fetched`.
     home : Path
         LETHE_HOME.
-    jobs, workers : int
-        Flower runs side by side; sites at work at once in each.
-    gpus : int
-        That the sites of a run share; a guessed rate is of one that nobody shares.
+    means : Means, optional
+        Jobs, workers and GPUs of the command; by default one job with one worker.
+    join : callable, optional
+        Looks at the Ray cluster that the sites are to work on; called only when something is left to be computed.
     fresh_since : float
         Stages older than this (seconds since the epoch) count as absent; 0 uses everything.
     limit : float
         Seconds after which it gives up and returns None.
     """
-    started = time.monotonic()
+    means = (means or Means(workers=1)).sharing(groups)
+    deadline = time.monotonic() + limit
     measured = read_measured(home / "stages")
     rehearsed: list[Rehearsed] = []
     names: dict[str, str] = {}
@@ -291,9 +305,10 @@ def make_plan(
     stages: dict[tuple[str, str], PlannedStage] = {}
     takers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group in groups:
-        if time.monotonic() - started > limit:
+        try:
+            found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
+        except TooLong:
             return None
-        found = rehearse(group, home, fresh_since=fresh_since)
         rehearsed.append(found)
         names[found.group] = group.name
         rates[found.group] = rates_of(
@@ -307,10 +322,14 @@ def make_plan(
         for stage in found.stages:
             stages.setdefault((stage.kind, stage.key), stage)
             takers[stage.kind, stage.key].append(found.group)
-    at_once = {
-        found.group: max(1, min(workers, found.sites, workers if rates[found.group].stages else gpus or workers))
-        for found in rehearsed
+    if join is not None and not all(stage.cached for stage in stages.values()):
+        means = means.on(join())
+    at_work = {
+        found.group: means.workers_of(group, found.sites) for found, group in zip(rehearsed, groups, strict=True)
     }
+    # a guessed rate is of a GPU that nobody shares
+    gpus = 0 if means.cluster else means.gpus
+    at_once = {one: min(n, n if rates[one].stages else gpus or n) for one, n in at_work.items()}
     steps = [
         Step(stage, tuple(takers[about]), rates[stage.group].seconds(stage, at_once[stage.group]))
         for about, stage in stages.items()
@@ -321,20 +340,14 @@ def make_plan(
         names=names,
         rates=rates,
         home=home,
-        jobs=jobs,
-        workers=workers,
+        jobs=means.share,
+        workers=max(at_work.values(), default=1),
         cores=usable_cores(),
         disk_free=shutil.disk_usage(_nearest(home)).free,
         memory_there=psutil.virtual_memory().total,
+        at_work=at_work,
+        cluster=means.cluster.address if means.cluster else "",
     )
-
-
-def expected_seconds(groups: Sequence[GroupSettings], home: Path) -> list[float]:
-    """Return the predicted seconds of each group, to start the longest first; a shared stage counts once."""
-    plan = make_plan(groups, home, workers=max([1, *(group.workers for group in groups)]))
-    assert plan is not None, "without a limit it does not give up"
-    seconds = dict(zip((found.group for found in plan.rehearsed), plan.group_seconds(), strict=True))
-    return [seconds[group_id(group)] for group in groups]
 
 
 def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = None) -> None:
@@ -355,7 +368,7 @@ def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = N
             f"what fits: {in_bytes(plan.disk_free)} are free at {plan.home}",
             f"{_smaller(plan)}, free some, or use another LETHE_HOME",
         )
-    if needed.memory > plan.memory_there:
+    if needed.memory > plan.memory_there and not plan.cluster:
         raise BadInput(
             "memory",
             in_bytes(needed.memory),

@@ -67,6 +67,9 @@ def _amounts(plan: Plan) -> Table:
     table.add_column()
     runs = f"{needed.runs} Flower run{'s' * (needed.runs != 1)} of {groups} group{'s' * (groups != 1)}"
     side = f"--jobs {plan.jobs} --workers {plan.workers}"
+    there = in_bytes(plan.memory_there)
+    if plan.cluster:
+        side, there = f"{plan.workers} sites at once on the Ray cluster {plan.cluster}", f"{there}, beside the sites"
     rows = [
         ("time", f"about {in_words(needed.wall)} with {side}; {runs}" if needed.runs else "all of it is in the cache"),
         ("from", "; ".join(plan.basis)),
@@ -75,7 +78,7 @@ def _amounts(plan: Plan) -> Table:
             f"{in_bytes(needed.disk_kept)} more stay, {in_bytes(needed.disk_peak)} at most;"
             f" {in_bytes(plan.disk_free)} are free",
         ),
-        ("memory", f"about {in_bytes(needed.memory)} of {in_bytes(plan.memory_there)}"),
+        ("memory", f"about {in_bytes(needed.memory)} of {there}"),
     ]
     if needed.models:
         rows.append(("attacks", f"{needed.models} of the models left are for the membership attacks (shadows)"))

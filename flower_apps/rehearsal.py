@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from clients.catalogue import TASKS
 from clients.challenge import design_table
 from clients.site import Site, open_site, reference_view
 from evaluation.submission import Submission
+from flower_apps.depot import depot_url
+from flower_apps.depot_plan import StagesThere
 from flower_apps.executor import GroupExecutor
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
@@ -96,7 +100,7 @@ class PlannedStage:
     work : Work
         Nothing where it is cached.
     kept, passing : int
-        Bytes on the disk afterwards, and beyond those while it is computed.
+        Bytes that come to the disk, and beyond those while it is computed; where it is cached, those of the depot's.
     """
 
     kind: str
@@ -164,7 +168,11 @@ class Rehearsed:
     doubts: tuple[str, ...] = ()
 
 
-def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -> Rehearsed:
+class TooLong(Exception):
+    """A rehearsal went on after its deadline."""
+
+
+def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0, deadline: float = math.inf) -> Rehearsed:
     """Walk one group through as `GroupExecutor` does.
 
     Parameters
@@ -175,17 +183,24 @@ def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -
         ``LETHE_HOME``; nothing is written to it.
     fresh_since : float
         Stages older than this (seconds since the epoch) count as absent; 0 uses everything.
+    deadline : float
+        On the monotonic clock.
 
     Raises
     ------
     BadInput
         For what the run would refuse: an impossible split, a request that means nobody.
+    TooLong
+        At the first stage after the deadline.
     """
     sites = LocalSites(settings, home)
     facts = sites.describe()
     precision, device = agreed(facts, "precision"), agreed(facts, "device-kind")
     federation = RehearsedFederation(settings, home, facts)
-    workshop = RehearsedWorkshop(settings, StageStore(home / "stages", fresh_since), federation)
+    url = depot_url(settings)
+    shared = StagesThere(url, deadline) if url else None
+    workshop = RehearsedWorkshop(settings, StageStore(home / "stages", fresh_since), federation, shared, fresh_since)
+    workshop.deadline = deadline
     evaluator = _Counting()
     fails = ""
     walked = GroupExecutor(settings, home, _NoFolder(home), sites, None, EventSink(None), evaluator, workshop=workshop)
@@ -208,7 +223,7 @@ def rehearse(settings: GroupSettings, home: Path, *, fresh_since: float = 0.0) -
         device=device,
         held_models=8 + 2 * settings.shadows,
         fails=fails,
-        doubts=tuple(dict.fromkeys(federation.doubts)),
+        doubts=tuple(dict.fromkeys([*federation.doubts, *([shared.problem] if shared and shared.problem else [])])),
     )
 
 
@@ -339,10 +354,24 @@ class RehearsedWorkshop(Workshop):
         The cache, which is only read.
     federation : RehearsedFederation
         Counts rounds.
+    shared : StagesThere, optional
+        What a depot has.
+    since : float
+        Stages of the depot older than this (seconds since the epoch) count as absent.
     """
 
-    def __init__(self, settings: GroupSettings, store: StageStore, federation: RehearsedFederation) -> None:
+    deadline = math.inf
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        store: StageStore,
+        federation: RehearsedFederation,
+        shared: StagesThere | None = None,
+        since: float = 0.0,
+    ) -> None:
         super().__init__(settings, store, federation, EventSink(None))
+        self._shared, self._since = shared, since
         self._rehearsed, self._group = federation, group_id(settings)
         self._models: dict[tuple[str, str], Stage] = {}
         self._hashes: dict[int, str] = {}
@@ -369,10 +398,15 @@ class RehearsedWorkshop(Workshop):
         if (kind, key) in self._models:
             return self._models[kind, key]
         folder = self._store.folder(kind, key)
-        found = None if key.startswith(PLANNED) else self._store.find(kind, key)
+        found, comes = self._there(kind, key, shared=shared)
         if found is not None:
-            drawn = PlannedStage(kind, label, key, self._group, cached=True)
-            record, state = dict(found.record), self._rehearsed.model()
+            work = Work()
+            if comes and keep_history:  # whose rounds are not here to be read
+                with self._rehearsed.counting() as rounds:
+                    compute(StageWork(folder, folder, kind, key, parts))
+                work = Work(tuple(rounds), len(rounds))
+            drawn = PlannedStage(kind, label, key, self._group, cached=True, work=work, kept=comes)
+            record, state = dict(found), self._rehearsed.model()
         else:
             with self._rehearsed.counting() as rounds:
                 outcome = compute(StageWork(folder, folder, kind, key, parts))
@@ -397,9 +431,10 @@ class RehearsedWorkshop(Workshop):
             tables["challenge"] = pd.concat([piece["challenge"] for piece in ask()], ignore_index=True)
         key = _key(parts)
         if (kind, key) not in self.drawn:
-            cached = not key.startswith(PLANNED) and self._store.find(kind, key) is not None
+            found, comes = self._there(kind, key)
+            cached = found is not None
             work = Work() if cached else self._scored(parts, tables)
-            size = int(work.records * RECORD_BYTES)
+            size = comes if cached else int(work.records * RECORD_BYTES)
             self.drawn[kind, key] = PlannedStage(kind, label, key, self._group, cached, "", work, size)
         return tables
 
@@ -425,6 +460,17 @@ class RehearsedWorkshop(Workshop):
 
     def let_go(self, kind: str, parts: Mapping[str, Any]) -> None:
         """Remove nothing."""
+
+    def _there(self, kind: str, key: str, *, shared: bool = True) -> tuple[Mapping[str, Any] | None, int]:
+        """Return the record of a stage of the cache or the depot, and the bytes that it brings from the depot."""
+        if time.monotonic() > self.deadline:
+            raise TooLong
+        if key.startswith(PLANNED):
+            return None, 0
+        if (found := self._store.find(kind, key)) is not None:
+            return found.record, 0
+        given = self._shared.find(kind, key) if self._shared is not None and shared else None
+        return given if given is not None and float(given[0]["created"]) >= self._since else (None, 0)
 
     def _hash(self, state: State, key: str) -> str:
         """Return the hash of a model: its own where a stage leaves it alone or loads it, else a stand-in."""

@@ -20,9 +20,15 @@ from evaluation.catalogue import is_timed
 from evaluation.results import COLUMNS, read_results
 from evaluation.runs import Run, find_run, read_record
 from evaluation.tables import short
-from flower_apps.cells import CONTROL, GOLD
+from flower_apps.cases import SEARCHED
+from flower_apps.cells import CONTROL, GOLD, ORIGINAL
+from flower_apps.depot import depot_url
+from flower_apps.runs import KEPT
 from flower_apps.settings import GroupSettings
+from partitions.depot import NO_DEPOT
 from partitions.errors import BadInput, RunFailed, unknown_name
+from partitions.loading import load_data
+from partitions.requests import parse_request
 
 CELL = re.compile(r"[0-9a-f]{12}")
 COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
@@ -172,6 +178,11 @@ def choose(row: str, run: str, where: Sequence[str], home: Path) -> Chosen:
 def settings_of(chosen: Chosen, home: Path, out: Path) -> GroupSettings:
     """Return the settings of a group that computes one cell, and what it is read against, with its own cache.
 
+    There is no depot, which could hold the old stages, whatever the environment says. What a search chose is given to
+    the method, and comes out under the preset's label. The search itself is repeated where that is not enough: its
+    choice is not known, later steps of a sequence go on from those of earlier ones, or shadows have forgotten with the
+    preset's settings.
+
     Parameters
     ----------
     chosen : Chosen
@@ -181,15 +192,24 @@ def settings_of(chosen: Chosen, home: Path, out: Path) -> GroupSettings:
     out : Path
         Run folder.
     """
-    kept, method = GroupSettings.parse(chosen.cell["settings"]), str(chosen.cell["method"])
-    own = kept.method_overrides().get(method, {})
+    kept = GroupSettings.parse(chosen.cell["settings"])
+    method, request = str(chosen.cell["method"]), str(chosen.cell["request"])
+    own, searched = kept.method_overrides().get(method, {}), chosen.cell["preset"] == SEARCHED
+    seeds, search = [int(chosen.cell["unlearn_seed"])], ""
+    if searched and ("search" not in chosen.cell or kept.shadows or len(parse_request(request).steps) > 1):
+        seeds, search = [kept.seeds("unlearn")[0], *seeds], json.dumps({method: kept.searched()[method]})
+    elif searched:
+        own = {name.rstrip("_").replace("_", "-"): value for name, value in chosen.cell["config"].items()}
     changes = {
         "home": str(home),
         "out": str(out),
-        "methods": CONTROL if method in ("original", GOLD) else method,
+        "depot": NO_DEPOT,
+        "methods": CONTROL if method in (ORIGINAL, GOLD) else method,
         "overrides": json.dumps({method: own}) if own else "",
-        "requests": str(chosen.cell["request"]),
-        "unlearn-seeds": str(chosen.cell["unlearn_seed"]),
+        "exclude": "",
+        "search": search,
+        "requests": request,
+        "unlearn-seeds": ",".join(map(str, dict.fromkeys(seeds))),
         "evaluator": "",
         "track": "",
         "keep-histories": False,
@@ -203,7 +223,7 @@ def reproduce(
     """Compute a cell again, its original and retrained model included, and compare.
 
     Nothing of the old result is used: the work is done in a folder below ``reproductions`` of `home`, whose stage cache
-    is empty and goes afterwards; only the data sets are shared.
+    is empty and goes afterwards, and which has no depot; only the data sets are shared, those of the run's depot too.
 
     Parameters
     ----------
@@ -216,7 +236,7 @@ def reproduce(
     tolerance : float
         Largest difference that counts as equal, relative to values above 1.
     keep : bool
-        Keep the new stages.
+        Keep the new stages; `flower_apps.clean` then leaves them too.
 
     Raises
     ------
@@ -234,7 +254,10 @@ def reproduce(
     out.mkdir(parents=True)
     (home / "data").mkdir(exist_ok=True)
     (place / "data").symlink_to(home / "data", target_is_directory=True)
+    if keep:
+        (place / KEPT).touch()
     try:
+        _take_data(GroupSettings.parse(chosen.cell["settings"]), home)
         execute(settings_of(chosen, place, out))
         if not (out / "results.csv").exists():
             raise RunFailed(f"no results came of it; run folder: {out}")
@@ -248,10 +271,23 @@ def reproduce(
 
 
 def compare(chosen: Chosen, again: Path, tolerance: float = 0.0) -> Reproduction:
-    """Compare the rows of a cell with those that a new run has of the same method, request and seeds."""
+    """Compare the rows of a cell with those that a new run has of the same method, request and seeds.
+
+    Raises
+    ------
+    RunFailed
+        When the new run has not exactly one such cell.
+    """
     cell = chosen.cell
     new = read_results(again)
-    new = new[(new["method"] == cell["method"]) & (new["request"] == cell["request"])].drop_duplicates(list(SAME))
+    for key in ("method", "request", "unlearn_seed"):
+        new = new[new[key] == cell[key]]
+    if new["cell"].nunique() > 1:  # a repeated search has the preset's cell beside its own
+        new = new[new["preset"] == cell["preset"]]
+    if (count := new["cell"].nunique()) != 1:
+        what = f"{cell['method']} {cell['request']}, unlearning seed {cell['unlearn_seed']}"
+        raise RunFailed(f"{count} cells of {what} came out, and one is needed to compare; run folder: {again}")
+    new = new.drop_duplicates(list(SAME))
     asked = {str(row[0]) for row in chosen.rows[["metric"]].itertuples(index=False)}
     points = {str(row[0]) for row in chosen.rows[["checkpoint"]].itertuples(index=False)}
     whole = len(chosen.rows) == len(_rows_of(chosen))
@@ -305,6 +341,12 @@ def changes_table(found: Reproduction) -> Table | None:
     for change in found.changes:
         table.add_row(*change)
     return table
+
+
+def _take_data(kept: GroupSettings, home: Path) -> None:
+    """Get what is not here of the data set from the run's depot: the reproduction itself has none."""
+    if url := depot_url(kept):
+        load_data(kept.dataset, home, kept.cap, url)
 
 
 # ---------------------------------------------------------------------- which cell

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,31 @@ def state_of(folder: Path, record: Mapping[str, Any]) -> RunState:
     """Judge a run by its record and, where that says that it is running, by its process.
 
     A process of another host cannot be asked. It counts as gone once its events have been silent for longer than a
-    round may take: then it would have ended by itself.
+    round may take: then it would have ended by itself. A record that names no process was not left by a command that
+    runs: it is damaged, or of an older version.
     """
     if not record.get("status"):
         return RunState(UNRECORDED)
     if record["status"] != RUNNING:
         return RunState(str(record["status"]))
     mark = ProcessMark.of(record["command"] or {})
-    lives = None if mark is None else mark.lives()
+    if mark is None:
+        name = folder.name
+        remedy = f"`lethe resume {name}` goes on with it, `lethe clean {name}` lists what its removal would free"
+        return RunState(INTERRUPTED, f"its record says running but names no process, so it is damaged or old: {remedy}")
+    lives = mark.lives()
     if lives is not None:
         return RunState(RUNNING if lives else INTERRUPTED)
-    silent = time.time() - last_sign(folder, record)
-    host = "another host" if mark is None else mark.host
-    note = f"it was started on {host} and cannot be asked from here; its last sign of life is {in_words(silent)} old"
-    return RunState(RUNNING if silent <= _patience(record) else INTERRUPTED, note)
+    silent, (patience, doubt) = time.time() - last_sign(folder, record), _patience(record)
+    note = (
+        f"it was started on {mark.host} and cannot be asked from here; its last sign of life is {in_words(silent)} old"
+    )
+    return RunState(RUNNING if silent <= patience else INTERRUPTED, note + doubt)
+
+
+def names_no_process(record: Mapping[str, Any]) -> bool:
+    """Tell whether a record says that a run is on, but not as which process."""
+    return record.get("status") == RUNNING and ProcessMark.of(record.get("command") or {}) is None
 
 
 def last_sign(folder: Path, record: Mapping[str, Any]) -> float:
@@ -92,15 +103,20 @@ def busy(folder: Path, record: Mapping[str, Any], state: RunState | None = None)
     return Busy(f"{folder} is being worked on by {by}{note}; wait for it, or end it with `lethe stop {folder.name}`")
 
 
-def known_runs(home: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return every readable run of a home with its record, the last started first."""
+def known_runs(home: Path, say: Callable[[str], None] = lambda text: None) -> list[tuple[Path, dict[str, Any]]]:
+    """Return every readable run of a home with its record, the last started first; `say` gets what is damaged."""
     found = []
-    for folder in run_folders(home):
-        with suppress(BadInput):
+    for folder in run_folders(home, say):
+        try:
             found.append((folder, read_record(folder)))
+        except BadInput as error:
+            say(str(error))
     return sorted(found, key=lambda one: (one[1].get("started") or one[1]["created"], one[0].name), reverse=True)
 
 
-def _patience(record: Mapping[str, Any]) -> float:
-    timeouts = [float(settings.get("timeout") or 0) for settings in record["groups"].values()]
-    return max(timeouts, default=0.0) or LONGEST_SILENCE
+def _patience(record: Mapping[str, Any]) -> tuple[float, str]:
+    """Return how many seconds of silence a run may have, and what is damaged where its record does not tell."""
+    found = [settings.get("timeout") or 0.0 for settings in record["groups"].values()]
+    timeouts = [float(one) for one in found if isinstance(one, int | float) and math.isfinite(one)]
+    doubt = f"; {RECORD} has a timeout that is no number, as if it had none" if len(timeouts) < len(found) else ""
+    return max(timeouts, default=0.0) or LONGEST_SILENCE, doubt

@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ PLAN = "plan.json"
 """The file of a run folder with the plan of its last command; without it, none was made."""
 ELSEWHERE = "elsewhere.txt"
 """The file below a home's ``runs`` that names run folders which lie elsewhere, a line each."""
+KEPT = "kept"
+"""The file of a folder below a home's ``reproductions`` whose stages are to stay."""
+REMEDY = "put it right: a run folder a line"
+"""What to do where the list of those is damaged."""
 MANIFEST = "experiments.yaml"
 """The copy of its manifest in a run folder."""
 STAGE_LINE = re.compile(r"[a-z]+/[0-9a-f]{24}")
@@ -164,35 +168,58 @@ def _fresh_since(record: Mapping[str, Any], now: float, resumed: bool) -> float:
 
 
 def stages_of(folder: Path) -> set[str]:
-    """Return the stages that a run stands on, each as ``kind/key``."""
-    try:
-        text = (folder / STAGES).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return set()
-    return {line for line in text.split() if STAGE_LINE.fullmatch(line)}
+    """Return the stages that a run stands on, each as ``kind/key``; raises `BadInput` when its list is damaged."""
+    remedy = f"move it away, then `lethe resume {folder.name}` names its stages again"
+    return {word for line in _lines(folder / STAGES, remedy) for word in line.split() if STAGE_LINE.fullmatch(word)}
 
 
 def name_run(home: Path, folder: Path) -> None:
     """Keep where a run folder is that lies elsewhere than below the home's ``runs``: its stages are in use, too."""
     place, line = home / "runs" / ELSEWHERE, str(folder.resolve())
-    if folder.resolve().parent == place.parent.resolve() or line in _named(place):
+    if folder.resolve().parent == place.parent.resolve() or line in _lines(place, REMEDY):
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_suffix(".lock")):
-        write_text(place, "".join(f"{one}\n" for one in [*_named(place), line]))
+        write_text(place, "".join(f"{one}\n" for one in [*_lines(place, REMEDY), line]))
 
 
-def run_folders(home: Path) -> list[Path]:
-    """Return every run folder that works with a home: those below its ``runs``, and the named ones elsewhere."""
-    below = sorted(path.parent for path in (home / "runs").glob(f"*/{RECORD}"))
-    return below + [folder for folder in map(Path, _named(home / "runs" / ELSEWHERE)) if (folder / RECORD).is_file()]
+def run_folders(home: Path, say: Callable[[str], None] = lambda text: None) -> list[Path]:
+    """Return every run folder that works with a home: those below its ``runs``, and the named ones elsewhere.
 
-
-def _named(place: Path) -> list[str]:
+    Parameters
+    ----------
+    home : Path
+        LETHE_HOME.
+    say : callable
+        Gets what is damaged in the list of those elsewhere; that is skipped.
+    """
+    found = sorted(path.parent for path in (home / "runs").glob(f"*/{RECORD}"))
+    place = home / "runs" / ELSEWHERE
     try:
-        return list(dict.fromkeys(place.read_text(encoding="utf-8").splitlines()))
+        lines = _lines(place, REMEDY)
+    except BadInput as error:
+        say(str(error))
+        return found
+    for line in filter(None, lines):
+        try:
+            if (Path(line) / RECORD).is_file():
+                found.append(Path(line))
+        except PermissionError:  # whoever reads it says so
+            found.append(Path(line))
+        except OSError as error:
+            say(f"{place} has a line that can be no folder ({error.strerror}): {line[:40]}...; {REMEDY}")
+    return found
+
+
+def _lines(path: Path, remedy: str) -> list[str]:
+    """Return the lines of a file, each once; none where there is no file. Raises `BadInput` when it is damaged."""
+    try:
+        return list(dict.fromkeys(path.read_text(encoding="utf-8").splitlines()))
     except FileNotFoundError:
         return []
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged: no text"
+        raise BadInput("run", str(path), f"a text file one can read ({why})", remedy) from None
 
 
 def group_id(settings: GroupSettings) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,8 @@ CELL_KEYS = frozenset(
         *("name", "requests", "request_seed", "methods", "preset", "overrides", "exclude"),
         *("unlearn_epochs", "unlearn_seeds", "recovery_rounds", "recovery_epochs", "recovery_max_norm"),
         *("relearn_epochs", "evaluate_seeds", "shadows", "features"),
-        *("evaluator", "timeout", "keep_histories", "workers", "gpu_share", "jobs", "lane"),
+        *("search", "search_sampler", "search_trials", "search_seed", "search_rule", "search_checkpoint"),
+        *("evaluator", "track", "timeout", "keep_histories", "workers", "gpu_share", "jobs", "lane"),
     }
 )
 """Settings in which groups that share an original may differ; those that are not here must agree."""
@@ -124,11 +125,6 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def untouched(self) -> int:
-        """Originals of which every group still waits."""
-        return len({work.original for work in self._waiting} - set(self._busy))
-
     def take(self, lane: Work | None = None, *, split: bool = True) -> Work | None:
         """Take the next work; None when there is none for the one who asks.
 
@@ -184,10 +180,24 @@ def slots(jobs: int, gpus: int) -> list[Slot]:
     return [Slot(number, (number % gpus,), users[number % gpus]) for number in range(jobs)]
 
 
-def workers_for(
-    group: GroupSettings, sites: int, *, asked: int | None, cores: int, used: int, starting: int = 1
-) -> int | None:
-    """Return how many sites of a group work at once; None when it must wait for cores.
+def side_by_side(groups: Iterable[GroupSettings], jobs: int, asked: int | None) -> int:
+    """Return how many of a command's jobs there is work for.
+
+    Parameters
+    ----------
+    groups : iterable of GroupSettings
+        All of the command, in the cache or not: what is measured must not depend on what was there already.
+    jobs : int
+        At most.
+    asked : int or None
+        Workers of the command; with None a job that has no original of its own leaves its cores to the others.
+    """
+    found = list(groups)
+    return max(1, min(jobs, len(found) if asked is not None else len({_original(group) for group in found})))
+
+
+def workers_at_once(group: GroupSettings, sites: int, *, asked: int | None, cores: int, jobs: int) -> int:
+    """Return how many sites of a group work at once, 1 at least.
 
     Parameters
     ----------
@@ -196,16 +206,14 @@ def workers_for(
     sites : int
         How many there are.
     asked : int or None
-        Of the command; None takes the cores that are free, shared among the jobs that start.
-    cores, used : int
-        Of the machine, and those of running jobs. A job that is alone starts whatever it takes.
-    starting : int
-        Jobs that are about to start, this one included.
+        Of the command; None shares out the cores.
+    cores : int
+        Of the machine.
+    jobs : int
+        Jobs that share them, see `side_by_side`.
     """
-    free = cores - used
     most = min(sites, group.workers or sites)
-    workers = max(1, min(most, asked or free // group.threads // starting))
-    return workers if workers * group.threads <= free or not used else None
+    return max(1, min(most, asked or cores // group.threads // jobs))
 
 
 def federation(
@@ -233,8 +241,17 @@ def federation(
 
 
 def at_once(group: GroupSettings, workers: int, slot: Slot, limit: int | None = None) -> int:
-    """Return how many sites are on one GPU at once, those of other jobs on it included; arguments as `federation`."""
-    return _each(group, workers, slot, limit) * slot.sharing
+    """Return how many sites are on one GPU at once, those of other jobs on it included; arguments as `federation`.
+
+    With a limit below the jobs that share the GPU, not all of them may be on it at once.
+    """
+    total = _each(group, workers, slot, limit) * slot.sharing
+    return total if limit is None else min(total, max(limit, 1) if slot.sharing > 1 else total)
+
+
+def sites_at_once(asked: Mapping[str, Scalar]) -> int:
+    """Return how many sites really work at once with what `federation` asks for."""
+    return int(asked["init-args-num-cpus"]) // int(asked["client-resources-num-cpus"])
 
 
 def _each(group: GroupSettings, workers: int, slot: Slot, limit: int | None) -> int:

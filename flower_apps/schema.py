@@ -61,6 +61,13 @@ def manifest_schema() -> Schema:
                 "properties": {name: {"$ref": f"#/$defs/method-{name}"} for name in methods},
                 "additionalProperties": False,
             },
+            "search": {
+                "description": "methods, each with the settings that are searched",
+                "type": "object",
+                "properties": {name: _searched(name) for name in methods if name not in ALWAYS},
+                "additionalProperties": False,
+            },
+            "range": _range(),
             **{f"value-{key}": schema for key, schema in values.items()},
             **{f"method-{name}": _method(name) for name in methods},
         },
@@ -148,6 +155,8 @@ def _value(key: str, declared: Schema) -> Schema:
         return {"enum": _presets()}
     if key == "evaluator":
         return {"type": "string", "pattern": r"^(https?://\S+)?$"}
+    if key == "search":
+        return {"anyOf": [{"type": "string", "pattern": r"^(\s*\{.*\}\s*)?$"}, {"$ref": "#/$defs/search"}]}
     if key == "overrides":
         return {"anyOf": [{"type": "string", "pattern": r"^(\s*\{.*\}\s*)?$"}, {"$ref": "#/$defs/method-settings"}]}
     value = _plain(declared)
@@ -180,6 +189,28 @@ def _method(name: str) -> Schema:
         "properties": {key: {**about[key], **_plain(schema)} for key, schema in declared["properties"].items()},
         "additionalProperties": False,
     }
+
+
+def _searched(name: str) -> Schema:
+    """Return the schema of what is searched of a method: of each setting some values, or a range."""
+    from strategies.registry import METHODS
+
+    declared = METHODS.get(name).Config.model_json_schema(by_alias=True)["properties"]
+    return {
+        "type": "object",
+        "minProperties": 1,
+        "properties": {
+            key: {"anyOf": [{"type": "array", "items": _plain(schema), "minItems": 1}, {"$ref": "#/$defs/range"}]}
+            for key, schema in declared.items()
+        },
+        "additionalProperties": False,
+    }
+
+
+def _range() -> Schema:
+    number: Schema = {"type": "number"}
+    parts = {"low": number, "high": number, "step": {**number, "exclusiveMinimum": 0}, "log": {"type": "boolean"}}
+    return {"type": "object", "properties": parts, "required": ["low", "high"], "additionalProperties": False}
 
 
 def _plain(declared: Schema) -> Schema:

@@ -188,7 +188,7 @@ class Scorer:
             reason=f"no recovery from a diverged state: {first.reason}" if stage is None else stage.reason,
             scorecard=tables.get("scorecard"),
             state=None if stage is None else stage.state,
-            cost=_spent(first, stage if name == "recovered" else None),
+            cost=_spent(first, stage if name == "recovered" else None, self._identity.num_sites),
             tables={} if stage is None else self._probed(stage, f"{arm.method} {name}", name, case),
         )
         return scored, tables.get("comparison")
@@ -269,7 +269,13 @@ class Scorer:
         return reference_view(site_settings(self._settings, self._home))
 
 
-def _spent(step: Stage, recovery: Stage | None) -> dict[str, Any]:
+def _spent(step: Stage, recovery: Stage | None, sites: int) -> dict[str, Any]:
     """Return what a checkpoint cost and how it was timed; its recovery with the prefix ``recovery_``."""
-    recovered = {} if recovery is None else {**recovery.cost, **recovery.conditions}
-    return {**step.cost, **step.conditions, **{f"recovery_{key}": value for key, value in recovered.items()}}
+    recovered = {} if recovery is None else {**recovery.cost, **_timed(recovery, sites)}
+    return {**step.cost, **_timed(step, sites), **{f"recovery_{key}": value for key, value in recovered.items()}}
+
+
+def _timed(stage: Stage, sites: int) -> dict[str, Any]:
+    """Return how a stage was timed: more workers than sites, as older caches have them, are as many as sites."""
+    found = stage.conditions
+    return {**found, "workers": min(found["workers"], sites)} if "workers" in found else found

@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from evaluation.results import read_results
 from evaluation.tables import summary_text
+from flower_apps.depot import depot_url
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.lane import Lane, LaneSink
@@ -23,7 +24,7 @@ from flower_apps.places import Places, open_run_folder, resolve_home
 from flower_apps.preflight import check_groups
 from flower_apps.runs import RunFolder, group_id
 from flower_apps.settings import GroupSettings
-from flower_apps.sites import FederatedSites, partition_of
+from flower_apps.sites import FederatedSites, give_data, partition_of
 from flower_apps.tracking.follow import tracked
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
@@ -45,9 +46,9 @@ def main(grid: Grid, context: Context) -> None:
     check_groups([settings])
     folder = open_run_folder(Path(settings.out)) if settings.out else Places(home).new_run(settings.name)
     run = RunFolder(folder)
-    events = EventSink(run.events_path(group_id(settings)))
     placed = settings.model_copy(update={"home": str(home), "out": str(folder)})
-    with flower_run(run, placed, context.run_id), told(events, home):
+    path = run.events_path(group_id(settings))
+    with flower_run(run, placed, context.run_id), told(events := EventSink(path), home):
         events.emit("note", text=f"results: {run.path}")
         # `lethe run` follows what it starts itself
         followed = [] if settings.out else settings.tracking_names()
@@ -80,6 +81,8 @@ def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
 
 
 def _meet(grid: Grid, settings: GroupSettings, home: Path, events: EventSink) -> Roster:
+    if not settings.out:  # `flwr run`; `lethe run` has given it
+        give_data(settings.dataset, home, settings.cap, depot_url(settings))
     expected = settings.sites or len(partition_of(settings, home).sites)
     return meet_sites(grid, expected, {}, events, timeout=settings.timeout)
 

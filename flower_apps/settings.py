@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from flower_apps.cells import Exclusion, read_exclusions
-from partitions.depot import URLS, check_url
+from partitions.depot import NO_DEPOT, URLS, check_url
 from partitions.errors import BadInput, unknown_name
 from partitions.wording import allowed_in_words
 
@@ -56,7 +56,10 @@ class GroupSettings(BaseModel):
     home: Annotated[str, Field(description="absolute LETHE_HOME; empty: the environment's, else ~/.lethe")] = ""
     out: Annotated[str, Field(description="absolute run folder; empty: a new one below LETHE_HOME/runs")] = ""
     depot: Annotated[
-        str, Field(description="fsspec URL or absolute path that homes share data and stages by; empty: LETHE_DEPOT")
+        str,
+        Field(
+            description="fsspec URL or absolute path that homes share data and stages by, or none; empty: LETHE_DEPOT"
+        ),
     ] = ""
     # data and split
     dataset: Annotated[str, Field(description="a name of `lethe data list`")] = "lung-ct"
@@ -217,7 +220,7 @@ class GroupSettings(BaseModel):
     @field_validator("depot")
     @classmethod
     def _depot(cls, value: str) -> str:
-        if value:
+        if value and value != NO_DEPOT:
             check_url(value)
         return value.rstrip("/")
 

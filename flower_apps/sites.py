@@ -82,12 +82,23 @@ def backdoor_of(settings: GroupSettings) -> Backdoor | None:
     )
 
 
-@cache
 def partition_of(settings: GroupSettings, home: Path) -> Partition:
     """Return the simulated partition, fetching and preparing the data set when it is not there yet."""
-    _renew_damaged(settings.dataset, home, settings.cap)
-    data = load_data(settings.dataset, home, settings.cap, depot_url(settings), give=True)
-    return make_partition(data, split_spec(settings))
+    return _partition(settings.dataset, home, settings.cap, depot_url(settings), split_spec(settings))
+
+
+@cache
+def give_data(dataset: str, home: Path, cap: int, depot: str) -> None:
+    """Give the depot what it lacks of a data set, once a process; only whoever runs the experiment does."""
+    if depot:
+        load_data(dataset, home, cap, depot, give=True)
+
+
+@cache
+def _partition(dataset: str, home: Path, cap: int, depot: str, split: SplitSpec) -> Partition:
+    """Read and split once a process, however many groups ask."""
+    _renew_damaged(dataset, home, cap)
+    return make_partition(load_data(dataset, home, cap, depot), split)
 
 
 @cache

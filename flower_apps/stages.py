@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import time
 import uuid
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from flower_apps.depot import StageDepot
 
 KINDS = ("train", "retrain", "unlearn", "recover", "score", "shadow", "relearn")
+TRASH = re.compile(r"\.[0-9a-f]{24}-[0-9a-f]{8}")
+"""How a stage is called while it is removed."""
 
 
 def stage_key(parts: Mapping[str, Any]) -> str:
@@ -155,8 +158,10 @@ class StageStore:
 
     def __init__(self, root: Path, fresh_since: float = 0.0, depot: StageDepot | None = None) -> None:
         self.root, self._fresh_since, self._depot = root, fresh_since, depot
-        for leftover in root.glob("*/.*-????????"):
-            shutil.rmtree(leftover, ignore_errors=True)  # what a killed `_discard` had moved out of sight
+        for kind in KINDS:
+            for leftover in [] if (root / kind).is_symlink() else (root / kind).glob(".*-????????"):
+                if TRASH.fullmatch(leftover.name):
+                    shutil.rmtree(leftover, ignore_errors=True)  # what a killed `_discard` had moved out of sight
 
     def folder(self, kind: str, key: str) -> Path:
         """Return where a stage lies once complete."""

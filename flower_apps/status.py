@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from evaluation.runs import read_record
 from flower_apps.durations import clock, in_words
 from flower_apps.progress import Progress
-from flower_apps.run_state import RUNNING, RunState, known_runs, last_sign, state_of
+from flower_apps.run_state import INTERRUPTED, RUNNING, RunState, known_runs, last_sign, state_of
 from flower_apps.runs import PLAN, stages_of
 from flower_apps.stages_done import Planned, StagesDone, mark_done, planned_stages
 from flower_apps.watch import EventTail
@@ -90,6 +90,8 @@ class GroupWatch:
         live = self._progress.stages(self.name)
         word = outcome.get("status") or self._word(record, state)
         now = time.time() if state.word == RUNNING else self.last or time.time()
+        cut_off = state.word == INTERRUPTED and bool(record.get("command"))
+        failure = "" if cut_off else self.failure  # while it lived, the command would have kept it as the outcome
         return {
             "group": self.id,
             "experiment": str(self.settings.get("name", "")),
@@ -97,8 +99,8 @@ class GroupWatch:
             "stages_done": stages.get("done", len(self.done)),
             "stages_planned": stages.get("planned"),
             "stage": [_stage(one, now) for one in live],
-            "reason": outcome.get("reason") or self.failure,
-            "log": outcome.get("log") or (str(self.path.with_suffix(".log")) if self.failure else ""),
+            "reason": outcome.get("reason") or failure,
+            "log": outcome.get("log") or (str(self.path.with_suffix(".log")) if failure else ""),
         }
 
     def _word(self, record: Mapping[str, Any], state: RunState) -> str:
@@ -152,11 +154,12 @@ class RunWatch:
         failures = list(record.get("failures", []))
         side_by_side = max(1, min(command.get("jobs") or 1, len(groups) or 1))
         missing = [stage for stage, is_done in zip(planned, done, strict=True) if not is_done]
+        stages_named, damage = _stages_named(self.folder)
         return {
             "run": str(self.folder),
             "name": self.folder.name,
             "state": self.state.word,
-            "note": self.state.note,
+            "note": "; ".join(filter(None, [self.state.note, damage])),
             "started": record.get("started") or record["created"],
             "ended": record.get("ended"),
             "last_sign": last_sign(self.folder, record),
@@ -167,7 +170,7 @@ class RunWatch:
             "cells": len(record["cells"]),
             "stages_done": sum(done) if planned else sum(group["stages_done"] for group in groups),
             "stages_planned": len(planned) or None,
-            "stages_named": len(stages_of(self.folder)),
+            "stages_named": stages_named,
             "seconds_left": sum(stage.seconds for stage in missing) / side_by_side if planned else None,
             "groups": groups,
             "failure": failures[-1] if failures else failed[-1]["reason"] if failed else "",
@@ -205,10 +208,13 @@ def show(folder: Path, home: Path, console: Console, *, once: bool) -> None:
             return
 
 
-def overview(home: Path, most: int) -> list[dict[str, Any]]:
-    """Return the runs of a home, the last started first: name, state, when, cells, groups and what was asked."""
+def overview(home: Path, most: int, say: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """Return the runs of a home, the last started first: name, state, when, cells, groups and what was asked.
+
+    `say` gets what is damaged; that is skipped.
+    """
     rows = []
-    for folder, record in known_runs(home)[:most]:
+    for folder, record in known_runs(home, say)[:most]:
         state, command = state_of(folder, record), record.get("command") or {}
         outcomes = record.get("outcomes", {}).values()
         names = command.get("experiments") or sorted({str(one.get("name", "")) for one in record["groups"].values()})
@@ -244,14 +250,24 @@ def overview_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def newest_run(home: Path, *, resumable: bool = False, running: bool = False) -> Path:
-    """Return the folder of the run that was started last, of those asked for; raises `BadInput` when there is none."""
-    for folder, record in known_runs(home):
+def newest_run(
+    home: Path, *, resumable: bool = False, running: bool = False, say: Callable[[str], None] = lambda text: None
+) -> Path:
+    """Return the folder of the run that was started last, of those asked for; raises `BadInput` when there is none.
+
+    `say` gets what is damaged; that is skipped.
+    """
+    for folder, record in known_runs(home, say):
         state = state_of(folder, record)
         if (not resumable or state.resumable) and (not running or state.word == RUNNING):
             return folder
     what = " that `lethe resume` can go on with" if resumable else " that is running" if running else ""
-    raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", "see `lethe status --all`")
+    remedy = "see `lethe status --all`"
+    if resumable and (
+        on := [folder.name for folder, record in known_runs(home) if state_of(folder, record).word == RUNNING]
+    ):
+        remedy = f"{on[0]} is running: `lethe status` shows it, `lethe stop` ends it"
+    raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", remedy)
 
 
 def _head(told: Mapping[str, Any]) -> RenderableType:
@@ -318,6 +334,14 @@ def _hint(told: Mapping[str, Any]) -> str:
 
 def _coloured(word: str) -> Text:
     return Text(word, style=COLOURS.get(word, ""))
+
+
+def _stages_named(folder: Path) -> tuple[int | None, str]:
+    """Return how many stages a run has named, or None and what is damaged."""
+    try:
+        return len(stages_of(folder)), ""
+    except BadInput as error:
+        return None, str(error)
 
 
 def _count(planned: Sequence[Planned], done: Sequence[bool], group: str) -> dict[str, int]:

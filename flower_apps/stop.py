@@ -16,7 +16,7 @@ from evaluation.runs import read_record
 from flower_apps import leftovers
 from flower_apps.lifetime import command_lock
 from flower_apps.process_mark import ProcessMark
-from flower_apps.run_state import RUNNING, state_of
+from flower_apps.run_state import RUNNING, names_no_process, state_of
 from flower_apps.runs import RunFolder
 from partitions.errors import BadInput, RunFailed
 
@@ -76,7 +76,8 @@ def _running(folder: Path, record: dict[str, Any]) -> ProcessMark:
     state, command = state_of(folder, record), record.get("command") or {}
     mark = ProcessMark.of(command)
     if state.word != RUNNING or mark is None:
-        raise BadInput("run", folder.name, f"a run that is running, and it is {state.word}", "see `lethe status --all`")
+        remedy = state.note if names_no_process(record) else "see `lethe status --all`"
+        raise BadInput("run", folder.name, f"a run that is running, and it is {state.word}", remedy)
     if not mark.is_here():
         raise BadInput("run", folder.name, f"a run of this machine, and it runs on {mark.host}", "stop it there")
     if command.get("via") == "flwr run":

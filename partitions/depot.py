@@ -27,7 +27,9 @@ VERSION = 1
 """Of the layout; a depot of another version is refused."""
 RECORD, MARKER = "contents.json", "lethe-depot.json"
 LOCAL = ("", "file", "local")
-URLS = "an fsspec URL such as s3://bucket/folder, or an absolute path, without user and password, or empty"
+URLS = "an fsspec URL such as s3://bucket/folder, or an absolute path, without user and password, or none, or empty"
+NO_DEPOT = "none"
+"""In place of a URL: no depot, whatever the environment names."""
 
 
 class DepotFailed(Exception):
@@ -160,6 +162,31 @@ class Depot:
             return path in self._doubted or self.contents(path) is None
         return True
 
+    def names(self, path: str) -> list[str]:
+        """Return the names of what lies right below a folder, complete or not; none where there is no such folder."""
+        found: list[str] | None = self._do(self._list, self._at(path))
+        return [name.rstrip("/").rpartition("/")[2] for name in found or []]
+
+    def told(self, path: str, name: str) -> tuple[Any, int] | None:
+        """Return what a JSON file of a folder says, and the bytes of all its files; None when it is not complete.
+
+        Raises
+        ------
+        DepotFailed
+            When the depot does not answer.
+        """
+        with suppress(DepotDamaged, ValueError, KeyError):
+            contents = self.contents(path)
+            if contents is not None:
+                text = self._read(_named(f"{path}/{name}", contents.files[name]))
+                size = sum(entry.size for entry in contents.files.values())
+                return None if text is None else (json.loads(text), size)
+        return None
+
+    def _list(self, folder: str) -> list[str]:
+        found: list[str] = self._fs.ls(folder, detail=False)
+        return found
+
     def pull(self, path: str, contents: Contents, folder: Path) -> None:
         """Copy a folder of the depot into `folder`, which may have some of it already.
 
@@ -262,6 +289,13 @@ class Depot:
         except Exception as error:
             raise DepotFailed(" ".join(f"{type(error).__name__}: {error}".split())) from error
         return True if found is None else found
+
+
+def look_into(url: str) -> Depot:
+    """Return a depot to be read, without meeting it: nothing is made, and it need not answer yet."""
+    import fsspec
+
+    return Depot(url, *fsspec.core.url_to_fs(url))
 
 
 @cache

@@ -51,7 +51,7 @@ def execute(settings: GroupSettings) -> Path:
     from flower_apps.runs import RunFolder
 
     out = Path(settings.out)
-    RunFolder(out).add_group(group_id(settings), settings.to_run_config())
+    RunFolder(out).begin({}, {group_id(settings): settings.to_run_config()})
     run_group(settings, Path(settings.home), out)
     events = RunFolder(out).events_path(group_id(settings))
     events.parent.mkdir(exist_ok=True)

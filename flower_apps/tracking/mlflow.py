@@ -35,10 +35,10 @@ class MLflow:
         """See `Writer.open`."""
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)  # it would tell of every table that it makes
         from mlflow.tracking import MlflowClient
 
+        for name in ("mlflow", "alembic"):  # which set their own levels when they are imported
+            logging.getLogger(name).setLevel(logging.WARNING)  # they would tell of every table that they make
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         place = run.path / FOLDER
         if not uri:

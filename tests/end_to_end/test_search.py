@@ -14,6 +14,7 @@ from evaluation.evidence import Evidence
 from evaluation.runs import Run
 from evaluation.trials import FILE, read_trials, write_trials
 from flower_apps import searching
+from flower_apps.reproduce import choose, reproduce
 from flower_apps.settings import GroupSettings
 
 SEARCH = {"ga": {"max-norm": [0.5, 5, 2]}, "fedquit": {"lr": {"low": 0.001, "high": 0.5, "log": True}}}
@@ -83,6 +84,21 @@ def test_the_chosen_settings_have_a_cell_of_their_own_beside_the_preset_s(done: 
         for split in ("forget_train", "retain_train"):
             assert scored[method, "searched", "recovered", f"{split}_accuracy"] == chosen.loc[method, split]
         assert scored[method, "searched", "recovered", "forget_accuracy"] == chosen.loc[method, "forget"]
+
+
+@pytest.mark.parametrize("preset", ["searched", pytest.param("safe", marks=pytest.mark.slow)])
+def test_either_cell_of_a_searched_method_is_reproduced_without_the_search(
+    done: tuple[Path, Path], tmp_path: Path, preset: str
+) -> None:
+    chosen = choose("", str(done[1]), ["method=ga", f"preset={preset}"], tmp_path)
+
+    def run(settings: GroupSettings) -> None:
+        run_group(settings, Path(settings.home), Path(settings.out))
+
+    found = reproduce(chosen, tmp_path, run)
+    assert found.equal, [one for one in found.compared if one.judgement not in ("identical", "clock")]
+    assert len(found.compared) == len(chosen.rows) > 50
+    assert not (Path(found.again) / FILE).exists(), "no trial was made"
 
 
 def test_one_search_serves_every_unlearning_seed_and_makes_cells_of_its_own(
@@ -206,3 +222,9 @@ def test_in_a_sequence_each_search_goes_on_from_the_model_that_the_last_one_chos
 
     first, second = record("client:site-1", "recovered"), record("client:site-1>class:3", "unlearned")
     assert second["parts"]["start"] == first["key"]  # type: ignore[index]
+
+    def again(settings: GroupSettings) -> None:
+        run_group(settings, Path(settings.home), Path(settings.out))
+
+    chosen = choose("", str(tmp_path), ["request=client:site-1>class:3", "method=ga", "preset=searched"], done[0])
+    assert reproduce(chosen, tmp_path / "home", again).equal

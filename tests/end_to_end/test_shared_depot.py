@@ -116,7 +116,7 @@ def test_the_command_runs_from_the_depot_alone(
 ) -> None:
     manifest = tmp_path / "experiments.yaml"
     manifest.write_text(json.dumps({"small": {key: value for key, value in SMALL.items() if key != "name"}}))
-    monkeypatch.setattr("flower_apps.command_run.Launcher", None)  # nothing is missing: Flower is not started
+    monkeypatch.setattr("flower_apps.command_run.Lanes", None)  # nothing is missing: Flower is not started
     out = tmp_path / "out"
     code = cli.main(f"run --manifest {manifest} --depot {URL} --home {tmp_path / 'home'} --out {out}".split())
     assert code == 0, capsys.readouterr().err

@@ -127,8 +127,9 @@ def test_what_an_earlier_run_computed_is_known_as_cached(run: Run, monkeypatch: 
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda run: run.history("nobody"), r"cell='nobody': allowed is one of .* trained"),
-        (lambda run: run.model("ga", "trained"), "cell='ga trained': allowed is one of"),
+        (lambda run: run.history("nobody"), r"cell='nobody': allowed is one of .*retrain"),
+        (lambda run: run.model("gaa"), "did you mean 'ga'"),
+        (lambda run: run.model("ga", "trained"), "checkpoint='trained': allowed is one of recovered, unlearned"),
         (lambda run: run.history("original").update(4, "site-1"), "round=4: allowed is 1 to 3, the rounds of original"),
         (lambda run: run.history("original").update(1, "site-9"), "site='site-9'.* site-0, site-1, site-2"),
         (lambda run: run.history("ga").model(1), "ga unlearned has none; .*keep-histories=true"),
@@ -161,5 +162,5 @@ def test_a_method_with_several_cells_is_told_apart_by_their_ids(run: Run) -> Non
     later = Run(run.path)
     more = run.cells.query("method == 'ga'").assign(cell="another", model="/elsewhere/model.safetensors")
     later.__dict__["cells"] = pd.concat([run.cells, more])
-    with pytest.raises(BadInput, match=r"one of its cells: .*another"):
+    with pytest.raises(BadInput, match=r"one of its cells: .*another \(client:.*run.cells"):
         later.state("ga")

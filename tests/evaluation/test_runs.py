@@ -86,7 +86,7 @@ def test_the_home_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest
 
 
 def test_unknown_cells_and_folders_are_named(folder: Path) -> None:
-    with pytest.raises(BadInput, match="c1 trained"):
+    with pytest.raises(BadInput, match=r"cell=.c9.: allowed is one of c1, "):
         open_run(folder).history("c9")
     with pytest.raises(BadInput, match="a run folder"):
         open_run(folder.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from runs_made import GONE, make_run, make_stage
+from runs_made import GONE, HERE, make_run, make_stage
 
 from flower_apps import cli
 from flower_apps.clean import find_stale, remove
 from flower_apps.identity import CACHE_VERSION
-from flower_apps.lifetime import Lifetime
+from flower_apps.lifetime import Lifetime, command_lock
 from flower_apps.run_state import Busy
-from flower_apps.runs import RunFolder
+from flower_apps.runs import KEPT, RunFolder
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import StageStore
 from partitions.errors import BadInput
@@ -147,7 +148,9 @@ def test_named_runs_go_with_the_stages_that_only_they_stand_on(tmp_path):
         make_stage(tmp_path, "train", key)
     unfinished(tmp_path, "retrain", B)
     (tmp_path / "runs" / "one" / "stages.txt").open("a").write(f"retrain/{B}\n")
-    assert set(stale(tmp_path, "one")) == {"one", B, f"retrain-{B}"}
+    found = stale(tmp_path, "one")
+    assert set(found) == {"one", B, f"retrain-{B}"}
+    assert found[B] == "stage (train): only of runs that are removed"
     remove(find_stale(tmp_path, ["one"]))
     assert not one.exists()
     assert not list((tmp_path / "stages" / ".work").iterdir())
@@ -170,6 +173,41 @@ def test_rounds_of_shadows_go_once_no_run_will_use_them(tmp_path):
     assert stale(tmp_path) == {A: "shadow rounds: left behind"}
     remove(find_stale(tmp_path))
     assert {path.name for path in (tmp_path / "stages" / "shadow").iterdir()} == {B, C}
+
+
+def reproduction(home: Path, name: str, by: dict[str, object] = GONE) -> Path:
+    """Make what `lethe reproduce` leaves when it is killed, or has while it runs."""
+    place = home / "reproductions" / name
+    run = make_run(place, "run", status="running", by=by, cells=False)
+    run.rename(place / "run")
+    make_stage(place)
+    return place
+
+
+def test_stages_of_a_killed_reproduction_go_and_those_of_a_kept_one_and_of_one_at_work_stay(tmp_path, capsys):
+    killed, kept, held = (reproduction(tmp_path, name) for name in ("killed", "kept", "held"))
+    at_work = reproduction(tmp_path, "at-work", HERE)
+    half_removed = reproduction(tmp_path, "half-removed")
+    (half_removed / "stages").rename(half_removed / ".stages-0a1b2c3d")
+    (kept / KEPT).touch()
+    with command_lock(held / "run"):
+        found = find_stale(tmp_path)
+        assert [(one.what, one.called) for one in found] == [
+            ("reproduction", half_removed.name),
+            ("reproduction", "killed"),
+        ]
+        assert all(one.size >= 1000 for one in found)
+        assert remove(found) == found
+    assert (killed / "run" / "run.json").exists() and not (killed / "stages").exists()
+    assert not (half_removed / ".stages-0a1b2c3d").exists()
+    assert all((place / "stages" / "train").is_dir() for place in (kept, held, at_work))
+    found = find_stale(tmp_path)
+    assert [one.called for one in found] == ["held"]
+    with command_lock(held / "run"):
+        assert remove(found) == []
+    cli.main(["clean", "--home", str(tmp_path), "--yes"])
+    assert re.search(r"\n +held *\n", capsys.readouterr().out)
+    assert not (held / "stages").exists() and (kept / "stages").exists()
 
 
 def test_what_a_run_names_after_it_was_listed_stays(tmp_path):
@@ -225,6 +263,128 @@ def test_logs_and_half_written_files_go(tmp_path):
         assert set(stale(tmp_path)) == {"x.log", half.name}
     remove(find_stale(tmp_path))
     assert not half.exists() and not crash.exists() and not preparing.exists()
+
+
+def test_nothing_behind_a_link_is_entered_or_removed_and_the_link_is_named(tmp_path):
+    home, other, notes = tmp_path / "home", tmp_path / "other", tmp_path / "notes"
+    kept = [make_stage(other, "train", A), make_run(other, "its", status="refused", cells=False)]
+    kept += [notes / "thesis", other / "crashes" / "x.log"]
+    kept[2].mkdir(parents=True)
+    kept[3].parent.mkdir()
+    kept[3].write_text("Traceback")
+    links = {"stages/train": other / "stages" / "train", "stages/recover": notes, "crashes": other / "crashes"}
+    links |= {"runs/sym": kept[1], f"stages/score/{B}": notes, "stages/retrain": home / "stages" / "unlearn"}
+    for link, target in links.items():
+        (home / link).parent.mkdir(parents=True, exist_ok=True)
+        (home / link).symlink_to(target)
+    make_stage(home, "unlearn", C)
+    make_run(home, stages=(f"unlearn/{C}",))
+    (home / "stages" / "shadow" / "notes").mkdir(parents=True)
+    said: list[str] = []
+    found = find_stale(home, say=said.append)
+    assert found == [] and remove(found) == []
+    assert all(path.exists() for path in kept) and all((home / link).is_symlink() for link in links)
+    left = {link for link in links if any(f"{home / link} is a link to {links[link]}" in text for text in said)}
+    assert left == set(links) - {"stages/recover"}  # in which there is nothing that is called as a stage is
+    with pytest.raises(BadInput, match=f"runs/sym is a link that leads to {kept[1]}"):
+        find_stale(home, ["sym"])
+
+
+def test_a_link_in_what_is_removed_goes_alone_and_counts_nothing(tmp_path):
+    big = tmp_path / "big"
+    big.mkdir()
+    (big / "file").write_bytes(b"x" * 100_000)
+    folder = make_stage(tmp_path / "home", "train", A)
+    for name in ("file", ""):
+        (folder / f"link{name}").symlink_to(big / name)
+    (one,) = find_stale(tmp_path / "home")
+    assert 1000 < one.size < 2000
+    assert remove([one]) == [one] and not folder.exists() and (big / "file").stat().st_size == 100_000
+
+
+@pytest.mark.parametrize(
+    ("holds", "goes"), [(".git", False), (".backup", False), ("notes", False), (".run.lock", True)]
+)
+def test_a_folder_below_runs_with_anything_of_a_person_in_it_is_not_half_made(tmp_path, holds, goes):
+    for name in ("mine", ".mine-20261130"):
+        (tmp_path / "runs" / name / holds).mkdir(parents=True)
+        age(tmp_path / "runs" / name, 1e5)
+    assert set(stale(tmp_path)) == ({"mine", ".mine-20261130"} if goes else set())
+
+
+def test_a_person_s_folders_in_a_run_and_among_stages_stay(tmp_path):
+    run = make_run(tmp_path)
+    for folder in (run / ".backup-20261130", tmp_path / "stages" / "train" / ".notes-abcdefgh"):
+        folder.mkdir(parents=True)
+        age(folder, 1e5)
+    assert stale(tmp_path) == {}
+    assert (tmp_path / "stages" / "train" / ".notes-abcdefgh").exists()
+
+
+def spoil(path: Path, how: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if how == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes({"binary": b"\xff\xfe\x00", "long": b"/" + b"x" * 5000, "no JSON": b"{"}[how])
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("bad/stages.txt", "binary"),
+        ("bad/stages.txt", "folder"),
+        ("bad/run.json", "no JSON"),
+        ("elsewhere.txt", "binary"),
+        ("elsewhere.txt", "folder"),
+        ("elsewhere.txt", "long"),
+    ],
+)
+def test_while_it_cannot_be_known_which_stages_are_used_all_stay_and_the_rest_goes(tmp_path, name, how):
+    make_run(tmp_path, "bad")
+    make_run(tmp_path, "refused", status="refused", cells=False, stages=(f"train/{A}",))
+    stage = make_stage(tmp_path, "train", A)
+    before = find_stale(tmp_path)
+    spoil(tmp_path / "runs" / name, how)
+    said: list[str] = []
+    assert [one.path.name for one in find_stale(tmp_path, say=said.append)] == ["refused"]
+    assert any("all stages are kept" in text and name in text for text in said)
+    assert [one.path.name for one in remove(before)] == ["refused"] and stage.exists()
+
+
+def test_a_damaged_run_goes_when_it_is_named(tmp_path):
+    spoil(make_run(tmp_path, "bad") / "stages.txt", "binary")
+    make_stage(tmp_path, "train", A)
+    assert [one.path.name for one in remove(find_stale(tmp_path, ["bad"]))] == ["bad"]
+    assert set(stale(tmp_path)) == {A}
+
+
+def test_a_run_with_a_damaged_record_is_refused_with_a_way_out(tmp_path):
+    folder = make_run(tmp_path, "bad", status="banana")
+    with pytest.raises(BadInput, match=f"it is damaged .status.*remove {folder} by hand"):
+        find_stale(tmp_path, ["bad"])
+
+
+def test_a_running_run_without_a_process_is_damaged_and_may_go_when_named(tmp_path):
+    folder = make_run(tmp_path, "bad", status="running", command=None)
+    said: list[str] = []
+    assert [one.path for one in find_stale(tmp_path, ["bad"], said.append)] == [folder]
+    assert "damaged or old" in said[0] and "lethe resume bad" in said[0]
+
+
+def test_the_table_leaves_out_what_frees_nothing_and_shortens_hashes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lock = tmp_path / "stages" / ".work" / f"train-{B}.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert cli.main(["clean", "--home", str(tmp_path)]) == 0
+    assert "nothing to clean" in capsys.readouterr().out
+    unfinished(tmp_path, key=A)
+    assert cli.main(["clean", "--yes", "--home", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "train-aaaaaaaa\n" in text.replace(" ", "") and "lock" not in text and "kept" not in text
+    assert not lock.exists()
 
 
 def test_the_command_lists_and_removes_only_when_told_to(tmp_path, capsys, monkeypatch):

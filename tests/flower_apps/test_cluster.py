@@ -190,3 +190,11 @@ def test_doctor_shows_the_cluster_and_its_nodes(monkeypatch, two_nodes):
     assert "2 nodes, 4 CPUs" in checks[0].found and "torch is 0.1" in checks[2].found
     monkeypatch.delenv("RAY_ADDRESS")
     assert not list(doctor.check_cluster())
+
+
+def test_the_sites_really_at_once_are_those_of_the_pool():
+    cluster = of((8, 1), (8, 1))
+    _, asked = cluster.federation(group(), 9, 8, limit=1)
+    assert cluster.sites_at_once(asked) == 2
+    _, asked = of((2, 0), (3, 0)).federation(group(), 9, 5)
+    assert of((2, 0), (3, 0)).sites_at_once(asked) == 5

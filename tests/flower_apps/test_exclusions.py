@@ -144,7 +144,7 @@ def test_set_replaces_exclusions_and_what_it_says_is_checked(groups):
         ("[{requests: class:5}]", r"say request"),
         ("[{unlearn-seeds: 0}]", r"a group has all its seeds"),
         ("[{extends: b}]", r"a\.exclude='extends'"),
-        ("[{workers: 2}]", r"use --workers"),
+        ("[{jobs: 2}]", r"use --jobs"),
         ("[{alpha: [0.1, 1]}]", r"a\.exclude.*exclusions that leave a group"),
         ("text", r"a\.exclude='text'.*a list of mappings"),
     ],

@@ -50,7 +50,7 @@ def test_nothing_is_limited_without_a_gpu(home):
 
 
 def test_no_more_sites_than_fit_are_put_on_a_gpu_and_that_is_said(home):
-    asked, said = group(home), []
+    asked, said = group(home, split="iid", sites=16, cap=0), []
     each = site_bytes(asked, SHAPE, 10)
     limits = check_memory([asked], Means(gpus=2, workers=16, cores=16), said.append, memory=[9 * each, 3.4 * each])
     assert limits == {group_id(asked): 3}
@@ -70,3 +70,12 @@ def test_a_site_that_does_not_fit_alone_is_refused_with_the_remedy(home):
     asked = group(home, **{"batch-size": 512})
     with pytest.raises(BadInput, match=r"batch-size=512: .*precision=bf16-mixed"):
         check_memory([asked], Means(gpus=1), print, memory=[site_bytes(asked, SHAPE, 10)])
+
+
+def test_no_more_sites_are_planned_for_than_there_are_and_the_group_allows(home):
+    said = []
+    means = Means(gpus=1, cores=16, jobs=4)
+    for values in ({"sites": 3}, {"sites": 16, "workers": 3}):
+        asked = group(home, split="iid", cap=0, **values)
+        check_memory([asked], means.sharing([asked]), said.append, memory=[3.4 * site_bytes(asked, SHAPE, 10)])
+    assert not said

@@ -55,7 +55,8 @@ class FakeLauncher:
                 return RunResult("failed", text, 1.0, log_path)
             FakeLauncher.full.pop()
             on_event({"kind": "note", "text": text})
-            self.runs.append((config, {**federation, **relief}, groups))
+            config, federation = {**config, **relief.run_config}, {**federation, **relief.federation}
+            self.runs.append((config, federation, groups))
         for name in lane.groups():
             groups.append(name)
             on_event({"kind": "group-started", "group": name})
@@ -86,7 +87,7 @@ def fake(monkeypatch):
 class Outcome:
     """Runs groups and keeps all that is told of it."""
 
-    def __init__(self, tmp_path: Path, *groups: dict, means: Means | None = None) -> None:
+    def __init__(self, tmp_path: Path, *groups: dict, means: Means | None = None, command: list | None = None) -> None:
         places = {"home": str(tmp_path / "home"), "out": str(tmp_path / "run"), "dataset": "digits"}
         self.groups = [GroupSettings.parse({**places, **group}) for group in groups]
         self.ended: dict[str, str] = {}
@@ -94,7 +95,7 @@ class Outcome:
         self.events: list[tuple[str, dict]] = []
         Lanes(
             self.groups,
-            means or Means(cores=8),
+            (means or Means(cores=8)).sharing(self.groups if command is None else command),
             lambda group: float(group.unlearn_epochs),
             lambda group: lambda event: self.events.append((group.name, event)),
             lambda group, reason, log: self.ended.__setitem__(group.name, reason),
@@ -219,6 +220,7 @@ def test_a_full_gpu_halves_the_sites_at_once_for_the_rest_of_the_command(tmp_pat
     outcome = Outcome(tmp_path, {**ONE, "cap": 5}, {**TWO, "cap": 9}, means=Means(gpus=1, cores=4))
     parts = [federation["client-resources-num-gpus"] for _, federation, _ in runs()]
     assert parts == [0.25, 0.5, 0.5]
+    assert [config["workers"] for config, _, _ in runs()] == [4, 2, 2], "timings tell how many were at once"
     (note,) = [event["text"] for _, event in outcome.events if event["kind"] == "note"]
     for fact in ("site-0", "batch-size 64", "4 sites at once", "with 2 at once"):
         assert fact in note
@@ -237,6 +239,24 @@ def test_sites_that_an_estimate_leaves_out_are_left_out_from_the_start(tmp_path,
     one = GroupSettings.parse({**ONE, "dataset": "digits"})
     Outcome(tmp_path, ONE, means=Means(gpus=1, cores=4, at_once={group_id(one): 3}))
     assert runs()[0][1]["client-resources-num-gpus"] == 0.3333
+    assert runs()[0][0]["workers"] == 3
+
+
+def test_workers_do_not_depend_on_what_the_cache_has(tmp_path, fake):
+    other = GroupSettings.parse({**TWO, "dataset": "digits", "train-seed": 1})
+    one = GroupSettings.parse({**ONE, "dataset": "digits"})
+    Outcome(tmp_path, ONE, means=Means(jobs=2, cores=4), command=[one, other])
+    assert runs()[0][0]["workers"] == 2
+
+
+def test_jobs_that_share_a_full_gpu_end_at_one_in_total(tmp_path, fake):
+    fake.full = [1] * 6
+    outcome = Outcome(tmp_path, ONE, {**TWO, "train-seed": 1}, means=Means(jobs=2, gpus=1, workers=1, cores=2))
+    notes = [event["text"] for _, event in outcome.events if event["kind"] == "note"]
+    assert len(notes) <= 2 and all("with 1 at once" in note for note in notes)
+    for reason in outcome.ended.values():
+        assert "one site at a time" in reason
+    assert len(outcome.ended) == 2
 
 
 def test_bad_input_of_one_lane_ends_all(tmp_path, fake, monkeypatch):
@@ -271,3 +291,15 @@ def test_a_groups_events_are_its_own_and_the_lanes(tmp_path):
     text = (tmp_path / "lane.jsonl").read_text()
     assert [line.split('"')[3] for line in text.splitlines()] == ["group-started", "stage-started", "group-failed"]
     assert text.count('"group": "abc"') == 3
+
+
+def test_what_a_stage_was_timed_with_is_never_more_sites_than_there_are(tmp_path):
+    from flower_apps.scoring import _spent
+    from flower_apps.stages import Stage
+
+    old = Stage(tmp_path, {"cost": {"seconds": 1.0}, "conditions": {"host": "h", "workers": 8, "jobs": 1}})
+    new = Stage(tmp_path, {"cost": {"seconds": 2.0}, "conditions": {"host": "h", "workers": 4, "jobs": 1}})
+    spent = _spent(old, new, 4)
+    assert (spent["workers"], spent["recovery_workers"]) == (4, 4)
+    assert _spent(old, None, 6)["workers"] == 6
+    assert "workers" not in _spent(Stage(tmp_path, {"cost": {}, "conditions": {}}), None, 6)

@@ -16,7 +16,7 @@ import pytest
 from toy_app import write_toy_app
 
 from flower_apps import control, launcher
-from flower_apps.launcher import Launcher, RunResult, check_resources, rooms_root
+from flower_apps.launcher import Launcher, Relief, RunResult, check_resources, rooms_root
 from flower_apps.watch import Ending
 from partitions.errors import BadInput, RunFailed
 
@@ -284,3 +284,21 @@ def test_a_run_whose_worker_dies_is_resubmitted_and_completes(tmp_path, app):
             {"events": str(events), "mode": "die"}, {"num-supernodes": 2, "init-args-num-cpus": 2}, events
         )
     assert (result.status, result.attempts) == ("completed", 2)
+
+
+def test_a_run_that_is_relieved_is_submitted_with_what_changed(tmp_path, monkeypatch):
+    submitted = []
+
+    def attempt(self, run_config, federation, *_):
+        submitted.append((run_config["workers"], federation["init-args-num-cpus"]))
+        return (
+            Ending("failed", "a GPU is full", error="OutOfMemory") if len(submitted) == 1 else Ending("completed", "")
+        )
+
+    monkeypatch.setattr(Launcher, "_attempt", attempt)
+    relief = Relief({"workers": 1}, {"init-args-num-cpus": 1})
+    result = Launcher(tmp_path, cluster="head:6379").run(
+        {"workers": 2}, {"init-args-num-cpus": 2}, tmp_path / "events.jsonl", relieve=lambda ending: (relief, "fewer")
+    )
+    assert submitted == [(2, 2), (1, 1)]
+    assert result.status == "completed"

@@ -14,7 +14,6 @@ from runs_made import AWAY, GONE, HERE, make_events, make_run
 
 from evaluation.runs import read_record
 from flower_apps import command_run
-from flower_apps.launcher import RunResult
 from flower_apps.lifetime import Lifetime, flower_run
 from flower_apps.process_mark import ProcessMark
 from flower_apps.run_state import Busy, state_of
@@ -146,15 +145,15 @@ def test_a_resume_of_what_computes_all_again_never_begins_anew(tmp_path):
         assert run.fresh_since == since
 
 
-def test_what_flwr_run_submits_says_so_and_leaves_the_record_of_a_command_alone(tmp_path):
+def test_what_flwr_run_submits_says_so_and_is_kept_from_a_folder_that_a_command_works_on(tmp_path):
     with flower_run(RunFolder(tmp_path), GROUPS[0], 7):
         command = read_record(tmp_path)["command"]
         assert (command["via"], command["run_id"]) == ("flwr run", "7")
     assert read_record(tmp_path)["status"] == "completed"
     with lifetime(tmp_path):
         before = read_record(tmp_path)
-        with flower_run(RunFolder(tmp_path), GROUPS[0], 7):
-            pass
+        with pytest.raises(Busy, match="being worked on"), flower_run(RunFolder(tmp_path), GROUPS[0], 7):
+            pytest.fail("nothing may be written into a folder that another works on")
         assert read_record(tmp_path) == before
 
 
@@ -177,21 +176,15 @@ def test_other_data_under_the_same_settings_are_refused(tmp_path):
         run.keep_data("g", "digits", "b" * 64)
 
 
-class FakeLauncher:
+class FakeLanes:
     """Ends the group ``two`` as failed and every other as completed."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, groups, means, expected, listener, on_end, say) -> None:
+        self.groups, self.on_end = groups, on_end
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def run(self, run_config, federation, events, on_event, cancel):
-        failed = run_config["name"] == "two"
-        return RunResult("failed" if failed else "completed", "site-1 raised" if failed else "", 1.0, Path("two.log"))
+    def run(self, home: Path) -> None:
+        for group in self.groups:
+            self.on_end(group, "site-1 raised" if group.name == "two" else "", Path("two.log"))
 
 
 @pytest.fixture
@@ -209,7 +202,8 @@ def stubbed(monkeypatch):
     monkeypatch.setattr(command_run, "partition_of", lambda group, home: Split())
     monkeypatch.setattr(command_run, "GroupExecutor", Executor)
     monkeypatch.setattr(command_run, "LocalSites", lambda *_: None)
-    monkeypatch.setattr(command_run, "Launcher", FakeLauncher)
+    monkeypatch.setattr(command_run, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(command_run, "Lanes", FakeLanes)
     return monkeypatch
 
 

@@ -308,3 +308,12 @@ def test_without_a_name_quickstart_is_meant_or_the_only_one_there_is(tmp_path):
     assert default("mine: {rounds: 1}\n") == "mine"
     with pytest.raises(BadInput, match=r"one of a, b; name one"):
         default("a: {rounds: 1}\nb: {rounds: 2}\n")
+
+
+def test_lists_that_multiply_to_too_many_groups_are_refused_before_any_is_made(groups):
+    hundred = list(range(100))
+    with pytest.raises(
+        BadInput, match=r"1000000 groups.*at most 10000.*train-seed \(100\) x rounds \(100\)"
+    ) as refused:
+        groups(f"a: {{train-seed: {hundred}, rounds: {hundred}, cap: {hundred}, lr: [0.1]}}")
+    assert "lr" not in str(refused.value) and "\n" not in str(refused.value)

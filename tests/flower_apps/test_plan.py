@@ -263,7 +263,7 @@ def test_without_a_plan_that_of_an_earlier_command_goes(tmp_path: Path, monkeypa
     run = RunFolder(tmp_path / "run")
     (run.path / PLAN).write_text("{}")
     monkeypatch.setattr(command_run, "make_plan", lambda *given, **named: None)
-    assert command_run._plan([GroupSettings()], tmp_path, run, Means(1, 1, 0, 1), {}) is None
+    assert command_run._plan([GroupSettings()], tmp_path, run, Means(), {}) is None
     assert not (run.path / PLAN).exists()
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_cannot_be_planned_is_run_without(
 
     monkeypatch.setattr(command_run, "make_plan", odd)
     settings = GroupSettings.parse({"dataset": "digits"})
-    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), Means(1, 1, 0, 1), {}) is None
+    assert command_run._plan([settings], tmp_path, RunFolder(tmp_path / "run"), Means(), {}) is None
     assert "no plan of this run" in capsys.readouterr().err
 
 
@@ -290,3 +290,15 @@ def test_progress_says_how_far_the_whole_is() -> None:
     listen({"kind": "stage-started", "stage": "unlearn", "label": "ga client:a", "rounds": 1, "round": 0, "time": 1200})
     listen({"kind": "stage-finished", "stage": "unlearn", "label": "ga client:a", "status": "ok", "time": 1300.0})
     assert "left" not in screen.getvalue().splitlines()[-1]
+
+
+def test_a_cluster_is_looked_at_once_and_only_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(command_run, "join_cluster", lambda *given: looked.append(given) or "cluster")
+    assert command_run._joining("", [], tmp_path) is None
+    join = command_run._joining("head:6379", [], tmp_path)
+    assert join is not None and not looked
+    assert (join(), join()) == ("cluster", "cluster")
+    assert looked == [("head:6379", [], tmp_path)]

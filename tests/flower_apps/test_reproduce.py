@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,11 +15,16 @@ from typer.testing import CliRunner
 
 from evaluation.catalogue import is_timed
 from evaluation.results import read_results
+from flower_apps import reproduce as reproduction
 from flower_apps import reproduce_run
+from flower_apps.cells import cells_of
 from flower_apps.cli import app, main
+from flower_apps.depot import depot_url
+from flower_apps.preflight import check_groups
 from flower_apps.reproduce import Chosen, choose, compare, reproduce, settings_of
+from flower_apps.runs import KEPT
 from flower_apps.settings import GroupSettings
-from partitions.errors import BadInput
+from partitions.errors import BadInput, RunFailed
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +38,11 @@ def again(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> tupl
         asked.append(settings)
         execute(settings)
 
-    found = reproduce(chosen, home, run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LETHE_DEPOT", str(home.with_name("depot")))
+        found = reproduce(chosen, home, run)
     assert found.equal, found.verdict
+    assert not (home.with_name("depot") / "stages").exists(), "the depot is for the data alone"
     return chosen, Path(found.again), asked
 
 
@@ -51,6 +60,11 @@ def doctored(small_run: SmallRun, tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return change
+
+
+def changed(cell: Mapping[str, Any], **settings: object) -> dict[str, Any]:
+    """Return the record of a cell as if its run had had other settings."""
+    return {**cell, "settings": {**cell["settings"], **{key.replace("_", "-"): one for key, one in settings.items()}}}
 
 
 def cell_of(run: SmallRun, method: str) -> str:
@@ -76,7 +90,7 @@ def test_only_that_cell_is_computed_and_nothing_of_the_old_result_is_used(
     assert asked.methods == "ga"
     assert asked.requests == "client:site-1"
     assert asked.unlearn_seeds == "0"
-    placed = {"home", "out", "methods"}
+    placed = {"home", "out", "methods", "depot"}
     assert {k: v for k, v in asked.to_run_config().items() if k not in placed} == {
         k: v for k, v in kept.to_run_config().items() if k not in placed
     }
@@ -96,7 +110,114 @@ def test_settings_of_a_method_go_with_it_and_those_of_others_do_not(small_run: S
     assert settings_of(gold, tmp_path, tmp_path).overrides == ""
 
 
+def test_a_reproduction_has_no_depot_but_the_run_s_may_have_the_data(
+    small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = choose("", str(small_run.path), ["method=ga"], tmp_path)
+    shared = Chosen(chosen.run, changed(chosen.cell, depot="/mnt/depot"), chosen.rows)
+    did: list[tuple[object, ...]] = []
+    monkeypatch.setattr(reproduction, "load_data", lambda *asked: did.append(asked))
+
+    def run(settings: GroupSettings) -> None:
+        did.append((settings.depot, depot_url(settings), (Path(settings.home) / KEPT).exists()))
+        shutil.copytree(small_run.path, settings.out, dirs_exist_ok=True)
+
+    monkeypatch.setenv("LETHE_DEPOT", "/mnt/other")
+    reproduce(shared, tmp_path, run, keep=True)
+    assert did == [("digits", tmp_path, 20, "/mnt/depot"), ("none", "", True)]
+    reproduce(chosen, tmp_path, run)
+    assert did[2:] == [("digits", tmp_path, 20, "/mnt/other"), ("none", "", False)]
+
+
+EXCLUDE = [{"method": "fedquit", "request": "class:3"}, {"request": "client:site-2"}]
+
+
+@pytest.mark.parametrize(
+    ("request_", "method", "given"),
+    [
+        ("client:site-1", "ga", {"exclude": json.dumps(EXCLUDE)}),
+        ("client:site-1", "fine-tuning", {"exclude": json.dumps(EXCLUDE)}),
+        ("client:site-1", "retrain", {"exclude": json.dumps(EXCLUDE[1:]), "search": '{"ga": {"max-norm": [1, 5]}}'}),
+        ("client:site-1", "fedquit", {"search": '{"ga": {"max-norm": [1, 5]}}'}),
+        ("client:site-1", "ga", {"search": '{"ga": {"max-norm": [1, 5]}, "fedquit": {"lr": [0.1]}}'}),
+        ("class:3>client:site-2", "ga", {"exclude": '[{"method": "fedquit", "request": "class:3>client:site-2"}]'}),
+        ("class:3", "ga", {"exclude": '[{"method": "fedquit", "request": "class:3>client:site-2"}]'}),
+    ],
+)
+def test_a_cell_of_any_group_is_a_group_of_its_own(
+    small_run: SmallRun, tmp_path: Path, request_: str, method: str, given: dict[str, str]
+) -> None:
+    chosen = choose("", str(small_run.path), ["method=ga"], tmp_path)
+    requests = "client:site-1;client:site-2;class:3;class:3>client:site-2"
+    cell = changed(chosen.cell, requests=requests, unlearn_seeds="0,4", **given)
+    check_groups([GroupSettings.parse(cell["settings"])])
+    cell |= {"request": request_, "method": method, "unlearn_seed": 4, "preset": "safe"}
+    asked = settings_of(Chosen(chosen.run, cell, chosen.rows), tmp_path, tmp_path)
+    check_groups([asked])
+    left = [(name, seed) for request, name, seed in cells_of(asked) if request == request_]
+    assert left.count((method, 4)) == 1
+    assert {seed for _, seed in left} == {4}
+    assert {name for name, _ in left} == {"original", "retrain", "fine-tuning", method}
+    assert asked.requests == request_
+    assert (asked.exclude, asked.search, asked.overrides) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "search", "seeds", "overrides"),
+    [
+        ({}, {"search": {"trial": 2}}, {}, "1", {"ga": {"max-norm": 2.5, "recovery-max-norm": 0.0}}),
+        ({}, {}, {"ga": {"max-norm": [1, 5]}}, "0,1", {"ga": {"max-norm": 4.0}}),
+        ({"shadows": 2}, {"search": {"trial": 2}}, {"ga": {"max-norm": [1, 5]}}, "0,1", {"ga": {"max-norm": 4.0}}),
+        (
+            {},
+            {"search": {}, "request": "class:3>class:4"},
+            {"ga": {"max-norm": [1, 5]}},
+            "0,1",
+            {"ga": {"max-norm": 4}},
+        ),
+    ],
+    ids=["what it chose", "it chose nothing", "shadows", "a later step"],
+)
+def test_what_a_search_chose_is_given_and_the_search_repeated_only_where_that_is_not_enough(
+    small_run: SmallRun, tmp_path: Path, given: dict[str, object], more: dict[str, object],
+    search: dict[str, object], seeds: str, overrides: dict[str, object],
+) -> None:  # fmt: skip
+    chosen = choose("", str(small_run.path), ["method=ga"], tmp_path)
+    searched = '{"ga": {"max-norm": [1, 5]}, "fedquit": {"lr": [0.1]}}'
+    cell = changed(chosen.cell, search=searched, unlearn_seeds="0,1,2", overrides='{"ga": {"max-norm": 4.0}}', **given)
+    cell |= {"preset": "searched", "unlearn_seed": 1, "config": {"max_norm": 2.5, "recovery_max_norm": 0.0}, **more}
+    asked = settings_of(Chosen(chosen.run, cell, chosen.rows), tmp_path, tmp_path)
+    check_groups([asked])
+    assert json.loads(asked.search or "{}") == search
+    assert asked.unlearn_seeds == seeds
+    assert asked.method_overrides() == overrides
+    assert asked.preset == "safe"
+
+
 # ---------------------------------------------------------------------- noticing
+def test_one_cell_is_left_to_compare_with(again: tuple[Chosen, Path, list[GroupSettings]], tmp_path: Path) -> None:
+    chosen, folder = again[0], Path(shutil.copytree(again[1], tmp_path / "again"))
+    table = pd.read_csv(folder / "results.csv", dtype=str, keep_default_na=False)
+    other = table[table["method"] == "ga"]
+    pairs = pd.concat([table, other.assign(cell="0" * 12, preset="searched", value="7")])
+
+    def write(rows: pd.DataFrame) -> None:
+        rows.to_csv(folder / "results.csv", index=False, lineterminator="\n")
+
+    write(pairs)
+    assert compare(chosen, folder).equal
+    repeated = compare(Chosen(chosen.run, {**chosen.cell, "preset": "searched"}, chosen.rows), folder)
+    assert {one.now for one in repeated.compared} == {7.0}
+    write(pd.concat([table, other.assign(unlearn_seed="9", value="7")]))
+    assert compare(chosen, folder).equal
+    write(pd.concat([table, other.assign(cell="0" * 12)]))
+    with pytest.raises(RunFailed, match=r"^2 cells of ga client:site-1, unlearning seed 0 came out"):
+        compare(chosen, folder)
+    write(table[table["method"] != "ga"])
+    with pytest.raises(RunFailed, match=r"^0 cells of ga"):
+        compare(chosen, folder)
+
+
 def test_a_doctored_value_is_noticed(
     again: tuple[Chosen, Path, list[GroupSettings]], doctored: Callable[..., Path]
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flower_apps.schedule import (
+    CELL_KEYS,
     SWITCH,
     Backlog,
     Slot,
@@ -16,8 +17,10 @@ from flower_apps.schedule import (
     federation,
     fitting,
     gpu_part,
+    side_by_side,
+    sites_at_once,
     slots,
-    workers_for,
+    workers_at_once,
     works_of,
 )
 from flower_apps.settings import GroupSettings
@@ -94,7 +97,6 @@ def test_a_lane_prefers_what_it_can_go_on_with_unless_something_longer_waits():
 def test_the_last_original_is_split_over_jobs_that_would_be_idle_only_where_that_is_wanted():
     waiting = backlog(("a", "p", 9), ("a", "p", 8))
     first = waiting.take()
-    assert waiting.untouched == 0
     assert waiting.take(split=False) is None
     assert waiting.take().group.name == "a8"
     assert first.group.name == "a9" and waiting.take() is None
@@ -104,7 +106,7 @@ def test_work_that_was_given_back_is_next():
     waiting = backlog(("a", "p", 9), ("b", "p", 8))
     work = waiting.take()
     waiting.give_back(work)
-    assert len(waiting) == 2 and waiting.untouched == 2
+    assert len(waiting) == 2
     assert waiting.take() == work
 
 
@@ -132,26 +134,47 @@ def test_gpus_are_shared_out_to_jobs(jobs, gpus, expected):
 
 
 @pytest.mark.parametrize(
-    ("asked", "cores", "used", "starting", "expected"),
+    ("asked", "cores", "jobs", "expected"),
     [
-        (None, 8, 0, 2, 4),  # two begin: half each
-        (None, 8, 4, 1, 4),  # the second of them
-        (None, 8, 2, 1, 5),  # later, with more cores free; five sites
-        (None, 1, 0, 2, 1),
-        (None, 1, 1, 1, None),
-        (3, 8, 6, 1, None),
-        (3, 8, 5, 1, 3),
-        (9, 2, 0, 1, 5),  # alone it may take more than there is
+        (None, 8, 2, 4),
+        (None, 8, 1, 5),  # five sites
+        (None, 1, 2, 1),
+        (3, 8, 6, 3),
+        (9, 2, 1, 5),
     ],
 )
-def test_jobs_share_the_cores(asked, cores, used, starting, expected):
-    assert workers_for(group(), 5, asked=asked, cores=cores, used=used, starting=starting) == expected
+def test_jobs_share_the_cores(asked, cores, jobs, expected):
+    assert workers_at_once(group(), 5, asked=asked, cores=cores, jobs=jobs) == expected
 
 
 def test_a_group_limits_its_own_workers_and_threads_count():
-    assert workers_for(group(workers=2), 5, asked=4, cores=8, used=0) == 2
-    assert workers_for(group(threads=4), 5, asked=None, cores=8, used=0) == 2
-    assert workers_for(group(threads=4), 5, asked=1, cores=8, used=5) is None
+    assert workers_at_once(group(workers=2), 5, asked=4, cores=8, jobs=1) == 2
+    assert workers_at_once(group(threads=4), 5, asked=None, cores=8, jobs=1) == 2
+
+
+def test_cores_are_shared_among_the_originals_of_the_whole_command():
+    groups = [group(), group(methods="ga"), group(**{"train-seed": 1})]
+    assert [side_by_side(groups, jobs, None) for jobs in (1, 2, 4)] == [1, 2, 2]
+    assert side_by_side(groups, 4, 1) == 3, "with workers given, an idle job takes over half an original"
+
+
+ORIGINAL_KEYS = """
+    home depot out dataset cap split split_seed sites alpha sole_holder holdout task model original train_seed lr
+    momentum strategy server_lr prox_mu
+    weight_decay batch_size last_batch local_epochs rounds fraction_train precision channels_last threads device
+    failure_policy history_every history_half fresh backdoor_site backdoor_target backdoor_fraction backdoor_size
+    backdoor_seed
+"""
+
+
+def test_every_setting_either_makes_another_original_or_may_differ_in_one():
+    assert CELL_KEYS.isdisjoint(ORIGINAL_KEYS.split())
+    assert CELL_KEYS | set(ORIGINAL_KEYS.split()) == set(GroupSettings.model_fields)
+
+
+def test_groups_that_differ_in_their_search_only_share_an_original():
+    several = [group(), group(**{"search": '{"ga": {"lr": [1, 2]}}', "search-seed": 3, "search-sampler": "random"})]
+    assert len({work.original for work in works_of(several, lambda _: 1.0)}) == 1
 
 
 def test_what_ray_is_asked_for_holds_just_the_sites_at_once():
@@ -191,3 +214,13 @@ def test_shares_people_write_fit_as_often_as_they_mean():
 
 def test_the_home_is_that_of_the_group():
     assert works_of([group()], lambda g: 1.0)[0].place[0].home == Path("/nowhere")
+
+
+def test_a_limit_below_the_jobs_of_a_gpu_is_their_total():
+    shared = Slot(0, (0,), sharing=2)
+    assert [at_once(group(), 4, shared, limit) for limit in (None, 4, 2, 1)] == [8, 4, 2, 1]
+
+
+def test_the_sites_really_at_once_are_those_that_are_asked_for():
+    asked = federation(group(threads=2), 8, 8, Slot(0, (0, 1)), limit=2)
+    assert sites_at_once(asked) == 4

@@ -249,6 +249,9 @@ def test_the_environment_names_it_where_no_setting_does(monkeypatch: pytest.Monk
     monkeypatch.setenv("LETHE_DEPOT", "memory://shared/")
     assert depot_url(GroupSettings()) == "memory://shared"
     assert depot_url(GroupSettings(depot="/mnt/depot/")) == "/mnt/depot"
+    assert depot_url(GroupSettings.parse({"depot": "none"})) == ""
+    monkeypatch.setenv("LETHE_DEPOT", "none")
+    assert depot_url(GroupSettings()) == ""
     monkeypatch.setenv("LETHE_DEPOT", "s3://key:secret@bucket")
     with pytest.raises(BadInput, match="LETHE_DEPOT"):
         depot_url(GroupSettings())

@@ -77,6 +77,31 @@ def test_a_killed_run_is_interrupted_where_it_was_and_says_how_to_go_on(tmp_path
     assert f"lethe resume {folder.name}" in text
 
 
+def test_what_failed_because_the_command_was_killed_is_not_told(tmp_path):
+    folder = make_run(tmp_path, status="running", by=GONE)
+    training(folder)
+    make_events(folder, {"kind": "failed", "reason": "site-2 failed: its worker process died"})
+    told = RunWatch(folder, tmp_path).summary()
+    assert (told["state"], told["failure"], told["log"]) == ("interrupted", "", "")
+    assert "site-2" not in shown(folder, tmp_path)
+
+
+def test_damaged_runs_are_named_and_the_others_listed(tmp_path, capsys):
+    make_run(tmp_path, "good", started=1000.0)
+    make_run(tmp_path, "banana", status="banana")
+    (make_run(tmp_path, "binary") / "stages.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "runs" / "elsewhere.txt").write_bytes(b"\xff\xfe")
+    slow = {GROUP: {"name": "small", "timeout": "abc"}}
+    make_run(tmp_path, "timeout", status="running", by=AWAY, groups=slow)
+    assert cli.main(["status", "--all", "--json", "--home", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    rows = {row["name"]: row for row in json.loads(told.out)}
+    assert set(rows) == {"good", "binary", "timeout"}
+    assert "timeout that is no number" in rows["timeout"]["note"]
+    assert "banana/run.json" in told.err and "elsewhere.txt" in told.err
+    assert "stages.txt" in shown(tmp_path / "runs" / "binary", tmp_path, width=300)
+
+
 def test_a_failure_is_told_with_its_log(tmp_path):
     outcome = {GROUP: {"status": "failed", "reason": "site-1 raised", "log": "/x/run.log", "ended": 1.0}}
     folder = make_run(tmp_path, status="failed", outcomes=outcome, failures=["site-1 raised; log: /x/run.log"])
@@ -181,10 +206,10 @@ def test_a_plan_of_an_earlier_command_counts_for_nothing(tmp_path):
 
 def test_after_a_resume_nothing_is_told_of_what_the_command_before_it_began_or_failed_in(tmp_path):
     folder, begun = make_run(tmp_path, status="running", by=GONE, cells=False), {"rounds": 10, "round": 0, **PLACE}
-    make_events(folder, {"kind": "failed", "reason": "site-1 raised", "time": time.time() - 20})
-    make_events(folder, {"kind": "stage-started", "time": time.time() - 19, **begun})
+    make_events(folder, {"kind": "stage-started", "time": time.time() - 20, **begun})
     watch = RunWatch(folder, tmp_path)
-    assert watch.summary()["failure"] == "site-1 raised" and watch.summary()["groups"][0]["stage"]
+    assert watch.summary()["groups"][0]["stage"]
+    make_events(folder, {"kind": "failed", "reason": "site-1 raised", "time": time.time() - 19})
     record = json.loads((folder / "run.json").read_text())
     record |= {"command": {**record["command"], **HERE}, "started": time.time() - 10}
     (folder / "run.json").write_text(json.dumps(record))

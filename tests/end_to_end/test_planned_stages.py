@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from in_process import Killed, kill_at, run_group
 
-from flower_apps.plan import Plan, expected_seconds, make_plan
+from flower_apps.cluster import Cluster, Node
+from flower_apps.lanes import Means
+from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.rehearsal import Rehearsed, rehearse
 from flower_apps.runs import stages_of
 from flower_apps.settings import GroupSettings
 from flower_apps.stages_done import Planned, StagesDone, mark_done
-from partitions.errors import RunFailed
+from partitions.depot import Depot, open_depot
+from partitions.errors import BadInput, RunFailed
 
 SMALL = {
     "name": "small",
@@ -158,7 +163,8 @@ def test_an_imported_original_is_no_work_and_methods_that_replay_it_are_not_plan
 
 def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:
     groups = [small(tmp_path, recovery_rounds=count) for count in (1, 2)]
-    plan = make_plan(groups, tmp_path, jobs=2)
+    means = Means(jobs=2, cores=8)
+    plan = make_plan(groups, tmp_path, means=means)
     assert plan is not None
     train = plan.steps[0]
     assert train.stage.kind == "train"
@@ -166,7 +172,11 @@ def test_groups_that_share_stages_count_them_once(tmp_path: Path) -> None:
     needed = plan.needed()
     assert needed.runs == 1, "cells that share an original are one Flower run"
     assert needed.stages == sum(len(found.stages) for found in plan.rehearsed) - needed.shared
-    first, second = expected_seconds(groups, tmp_path)
+    sites = [found.sites for found in plan.rehearsed]
+    planned_for = [means.sharing(groups).workers_of(*one) for one in zip(groups, sites, strict=True)]
+    assert list(plan.at_work.values()) == planned_for == sites, "as the lanes: one job has all cores"
+    assert plan.jobs == 1
+    first, second = plan.group_seconds()
     assert first > second, "the training counts for the first that needs it"
 
 
@@ -196,3 +206,64 @@ def test_the_plan_in_a_run_folder_lists_every_stage(tmp_path: Path) -> None:
     assert scores
     assert all(stage["key"] is None for stage in scores), "the weights are not known yet"
     assert plan.line().startswith(f"{len(plan.steps)} stages, about ")
+
+
+def test_what_a_depot_has_is_no_work_but_comes_to_the_disk(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depot = str(tmp_path / "depot")
+    opened = open_depot(depot)
+    for path in (done / "stages").glob("*/*/stage.json"):
+        names = [*json.loads(path.read_text())["files"], "stage.json"]
+        opened.push(f"stages/{path.parent.parent.name}/{path.parent.name}", path.parent, names)
+    home = tmp_path / "home"
+    listed = []
+    names_of = Depot.names
+    monkeypatch.setattr(Depot, "names", lambda self, path: listed.append(path) or names_of(self, path))
+    for methods, left in (("fedquit", {}), ("fedquit,federaser", {"unlearn": 1, "recover": 1, "score": 2})):
+        plan = planned(small(home, methods=methods, depot=depot), home)
+        (found,) = plan.rehearsed
+        assert not found.fails and not found.doubts
+        assert kinds(found, cached=False) == left
+        train = plan.steps[0].stage
+        assert train.cached and train.kept > 0 and not train.work.left
+        assert plan.needed().disk_kept >= train.kept
+    assert len(listed) == len(set(listed)), "one listing a kind"
+    assert not (home / "stages").exists()
+
+
+def test_a_depot_that_does_not_answer_holds_no_plan_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(Depot, "names", lambda self, path: ended.wait(30))
+    monkeypatch.setattr("flower_apps.depot_plan.PATIENCE", 0.01)
+    settings = small(tmp_path, methods="fedquit", depot=str(tmp_path / "depot"))
+    (found,) = planned(settings, tmp_path).rehearsed
+    ended.set()
+    assert not kinds(found, cached=True)
+    (doubt,) = found.doubts
+    assert "depot" in doubt and "no answer" in doubt
+
+
+def test_a_group_that_takes_too_long_to_plan_is_given_up_within(tmp_path: Path) -> None:
+    assert make_plan([small(tmp_path)], tmp_path, limit=-1.0) is None
+
+
+def test_on_a_cluster_its_workers_count_and_this_machine_is_not_judged(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flower_apps.plan.psutil.virtual_memory", lambda: SimpleNamespace(total=1))
+    monkeypatch.setattr("flower_apps.plan.usable_cores", lambda: 1)
+    cluster = Cluster("head:6379", (Node("a", 2, 0, {}), Node("b", 1, 0, {})), 3)
+    means = Means(jobs=4, cores=1)
+    groups = [small(tmp_path, train_seed=seed, methods="fedquit") for seed in (1, 2)]
+    plan = make_plan(groups, tmp_path, means=means, join=lambda: cluster)
+    assert plan is not None
+    assert (plan.jobs, plan.workers, plan.cluster, plan._crowding) == (1, 3, "head:6379", 1.0)
+    check_plan(plan)
+    with pytest.raises(BadInput, match="memory"):
+        check_plan(make_plan(groups, tmp_path, means=means))
+
+    def nobody() -> Cluster:
+        raise AssertionError("everything is in the cache")
+
+    assert make_plan([small(done, methods="fedquit")], done, means=means, join=nobody) is not None
