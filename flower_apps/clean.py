@@ -318,7 +318,7 @@ def _idle(folder: Path) -> Iterator[bool]:
         return
     lock = command_lock(folder)
     with _unheld(lock) as free:
-        if free and not (folder / RECORD).exists():  # another clean was faster, and the lock made the folder anew
+        if free and not exists(folder / RECORD):  # another clean was faster, and the lock made the folder anew
             Path(lock.lock_file).unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()

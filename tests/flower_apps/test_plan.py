@@ -263,7 +263,7 @@ def test_without_a_plan_that_of_an_earlier_command_goes(tmp_path: Path, monkeypa
     run = RunFolder(tmp_path / "run")
     (run.path / PLAN).write_text("{}")
     monkeypatch.setattr(command_run, "make_plan", lambda *given, **named: None)
-    assert command_run._plan([GroupSettings()], tmp_path, run, Means(1, 1, 0, 1), {}) is None
+    assert command_run._plan([GroupSettings()], tmp_path, run, Means(), {}) is None
     assert not (run.path / PLAN).exists()
 
 
