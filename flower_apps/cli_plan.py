@@ -44,9 +44,12 @@ def plan(
     groups = asked.groups(names, sets or [])
     check_experiments(groups)
     from flower_apps.cluster import look, ray_address
+    from flower_apps.depot import check_depot
     from flower_apps.lanes import Means
     from flower_apps.plan import budgets_of, check_fetched, check_plan, make_plan
 
+    for group in groups:
+        check_depot(group, root, ask=False)
     check_fetched(groups, root)
     placed = [group.model_copy(update={"home": str(root)}) for group in groups]
     means = Means(jobs, workers, visible_gpus(groups) if gpus is None else gpus, usable_cores())

@@ -13,7 +13,17 @@ from types import TracebackType
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import Stage, problem_of
-from partitions.depot import NO_DEPOT, URLS, Depot, DepotDamaged, DepotFailed, check_url, local_folder, open_depot
+from partitions.depot import (
+    NO_DEPOT,
+    URLS,
+    Depot,
+    DepotDamaged,
+    DepotFailed,
+    check_driver,
+    check_url,
+    local_folder,
+    open_depot,
+)
 from partitions.errors import BadInput
 
 PATIENCE = 3
@@ -36,8 +46,8 @@ def depot_url(settings: GroupSettings) -> str:
     return url
 
 
-def check_depot(settings: GroupSettings, home: Path) -> str:
-    """Return the URL of the depot that answered, empty for none.
+def check_depot(settings: GroupSettings, home: Path, *, ask: bool = True) -> str:
+    """Return the URL of the depot that answered, empty for none; without `ask` it is not asked, and nothing is made.
 
     Raises
     ------
@@ -52,7 +62,10 @@ def check_depot(settings: GroupSettings, home: Path) -> str:
         resolved, here = outside_checkout("depot", folder), home.resolve()
         if resolved.is_relative_to(here) or here.is_relative_to(resolved):
             raise BadInput("depot", url, f"a folder apart from LETHE_HOME ({here})", "a depot has files of its own")
-    open_depot(url)
+    if ask:
+        open_depot(url)
+    else:
+        check_driver(url)
     return url
 
 

@@ -299,6 +299,19 @@ def look_into(url: str) -> Depot:
 
 
 @cache
+def check_driver(url: str) -> None:
+    """Refuse a URL that fsspec has no driver for; raises `BadInput`. Asks nobody."""
+    import fsspec
+
+    scheme = url.rpartition("://")[0]
+    try:
+        fsspec.get_filesystem_class(scheme or "file")
+    except ImportError as error:
+        raise BadInput("depot", url, f"a URL whose driver is installed ({error})", _install(scheme)) from None
+    except ValueError as error:  # a protocol that fsspec does not know
+        raise BadInput("depot", url, f"a URL that fsspec knows ({error})") from None
+
+
 def open_depot(url: str) -> Depot:
     """Open a depot, once a process; a new one is made where its folder is empty.
 
@@ -309,16 +322,12 @@ def open_depot(url: str) -> Depot:
     """
     import fsspec
 
-    scheme = url.rpartition("://")[0]
+    check_driver(url)
     try:
-        options = {"auto_mkdir": True} if scheme in LOCAL else {}
+        options = {"auto_mkdir": True} if url.rpartition("://")[0] in LOCAL else {}
         fs, root = fsspec.core.url_to_fs(url, **options)
         depot = Depot(url, fs, root)
         depot.meet()
-    except ImportError as error:
-        raise BadInput("depot", url, f"a URL whose driver is installed ({error})", _install(scheme)) from None
-    except ValueError as error:  # a protocol that fsspec does not know
-        raise BadInput("depot", url, f"a URL that fsspec knows ({error})") from None
     except Exception as error:  # of the driver: no credentials, no such region
         reason = error if isinstance(error, DepotFailed) else f"{type(error).__name__}: {error}"
         remedy = "look at the address and at the credentials in this machine's environment, or run without depot"

@@ -309,3 +309,18 @@ def test_rounds_that_ask_the_same_are_counted_at_once() -> None:
     work = Work((many, few, many, many), done=1)
     assert work.alike == [(few, 1), (many, 2)]
     assert (work.examples, work.messages) == (17, 5)
+
+
+@pytest.mark.parametrize(
+    ("depot", "says"),
+    [("{home}/stages", "a folder apart from LETHE_HOME"), ("nope://x", "a URL that fsspec knows")],
+)
+def test_a_plan_refuses_the_depots_that_a_run_refuses_and_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], depot: str, says: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text("a: {dataset: digits, split: iid, sites: 2, requests: [client:site-0]}")
+    home = tmp_path / "home"
+    asked = ["plan", "a", "--manifest", str(tmp_path / "mine.yaml"), "--home", str(home)]
+    assert main([*asked, "--set", f"depot={depot.format(home=home)}"]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(home.glob("stages/lethe-depot.json"))
