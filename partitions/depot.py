@@ -298,7 +298,6 @@ def look_into(url: str) -> Depot:
     return Depot(url, *fsspec.core.url_to_fs(url))
 
 
-@cache
 def check_driver(url: str) -> None:
     """Refuse a URL that fsspec has no driver for; raises `BadInput`. Asks nobody."""
     import fsspec
@@ -312,6 +311,7 @@ def check_driver(url: str) -> None:
         raise BadInput("depot", url, f"a URL that fsspec knows ({error})") from None
 
 
+@cache
 def open_depot(url: str) -> Depot:
     """Open a depot, once a process; a new one is made where its folder is empty.
 
