@@ -133,15 +133,14 @@ def test_one_that_is_let_go_before_it_could_be_given_is_no_error(tmp_path: Path)
 
 def test_two_hosts_may_compute_the_same_and_the_first_commit_stays(tmp_path: Path) -> None:
     one, two = Home(tmp_path / "one"), Home(tmp_path / "two")
-    with one.store.claim("train", PARTS) as first, two.store.claim("train", PARTS) as second:
-        assert isinstance(first, StageWork) and isinstance(second, StageWork)
-        for work, seconds in ((first, 1.0), (second, 2.0)):
-            work.commit(state=State({"w": torch.ones(2)}, {}, {}), cost={"seconds": seconds})
-    for home in (one, two):
-        with home.depot:
-            pass
+    state = State({"w": torch.ones(2)}, {}, {})
+    with one.depot, one.store.claim("train", PARTS) as first:
+        with two.depot, two.store.claim("train", PARTS) as second:  # which gives it before the other has it
+            assert isinstance(first, StageWork) and isinstance(second, StageWork)
+            second.commit(state=state, cost={"seconds": 2.0})
+        first.commit(state=state, cost={"seconds": 1.0})
     with Home(tmp_path / "three").store.claim("train", PARTS) as found:
-        assert isinstance(found, Stage) and found.cost == {"seconds": 2.0}  # left its claim first
+        assert isinstance(found, Stage) and found.cost == {"seconds": 2.0}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "round-0001", "stage.json", "contents.json"])
