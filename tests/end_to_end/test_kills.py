@@ -111,10 +111,10 @@ def test_it_is_stopped_from_another_terminal(tmp_path: Path, whole: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount 40 MB of memory as the home of the stages; only root may."""
+    """Mount 300 MB of memory as the home, which a plan takes to be enough; only root may."""
     disk = tmp_path / "home"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(disk)], capture_output=True)
     if os.geteuid() or mounted.returncode:
         pytest.skip("no disk can be mounted here")
     yield disk
@@ -124,10 +124,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_disk_is_full_and_then_has_room_again(tmp_path: Path, whole: Path, small_disk: Path) -> None:
     home = Home(tmp_path)
-    command = home.run("lean", "--workers", "1", *PATIENT)
-    assert command.process.returncode == 1
+    with home.start("lean", "--workers", "1", *PATIENT) as command:
+        wait_for(lambda: reached(home, "original"), 240, command)
+        filler = small_disk / "another program's"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**16))
+        assert command.wait() == 1, command.output
     (said,) = [line for line in command.errors.splitlines() if line.startswith("lethe:")]
     assert "no space left on the disk" in said
-    subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
+    filler.unlink()
     assert home.ask("resume").process.returncode == 0
     check_whole(home, whole)
