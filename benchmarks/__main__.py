@@ -21,6 +21,7 @@ from benchmarks.stock import run_stock
 from benchmarks.training import training_speeds
 from benchmarks.work import BF16_LAST, FP32, FP32_LAST, Mode, Work
 from clients.worker import has_native_bf16
+from flower_apps.control import usable_cores
 from flower_apps.places import resolve_home
 from partitions.errors import BadInput, RunFailed
 
@@ -108,7 +109,7 @@ def _work(options: argparse.Namespace, home: Path, folder: Path) -> Work:
 
 
 def _parser() -> argparse.ArgumentParser:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and modes: under 3 minutes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import psutil
 
 from clients.worker import has_native_bf16
+from flower_apps.control import usable_cores
 from flower_apps.runs import environment
 
 
@@ -19,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
     known = environment()
     return {
         "cpu": _cpu_line("model name") or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "native_bf16": has_native_bf16(),
         "memory_bytes": known["memory_bytes"],
         "load_average": round(psutil.getloadavg()[0], 2),

@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from evaluation.metrics.cost import CONDITIONS
+
 AMOUNTS = {
     "seconds": "seconds_total",
     "client_seconds": "client_seconds",
@@ -21,7 +23,6 @@ AMOUNTS = {
 }
 """The amounts and the metrics of the panel that have them: up to the checkpoint, recovery included."""
 SPEEDUP = {"unlearned": "speedup", "recovered": "speedup_total"}
-CONDITIONS = ("host", "workers", "threads", "jobs")
 ABOUT = ("cell", "method", "preset", "request", "train_seed", "unlearn_seed", "checkpoint")
 COLUMNS = (*ABOUT, "status", *AMOUNTS, "speedup", *CONDITIONS, "computed")
 

@@ -81,8 +81,4 @@ def sync_folder(folder: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Put a folder on the disk with all that is in it, before it gets the name under which it is looked for."""
     for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(path)

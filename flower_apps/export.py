@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.record import PLACED
+from evaluation.runs import CHECKPOINTS
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, RunFailed, unknown_name
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from partitions.records import LoadedData
 
-CHECKPOINTS = ("trained", "unlearned", "recovered")
 ANCHORS = ("retrain", "original")
 _CELL_KEYS = ("cell", "request", "preset", "train_seed", "unlearn_seed")
 _OF_SEARCH = ("search", *(f"search-{what}" for what in ("sampler", "trials", "seed", "rule", "checkpoint")))

@@ -10,6 +10,7 @@ from decimal import Decimal
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
+from flower_apps.cells import CONTROL, GOLD
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, unknown_name
 from partitions.seeds import derive_seed, generator
@@ -17,7 +18,7 @@ from partitions.wording import allowed_in_words
 from strategies.base import UnlearningStrategy
 from strategies.registry import METHODS
 
-UNSEARCHED = ("retrain", "fine-tuning")
+UNSEARCHED = (GOLD, CONTROL)
 """Gold and the control arm: what everything is compared with is never tuned."""
 RANGE_KEYS = ("low", "high", "log", "step")
 MOST_VALUES = 1000

@@ -12,7 +12,7 @@ import pandas as pd
 from evaluation.metrics.distances import l2_distance
 from evaluation.shadows import Shadows
 from flower_apps.cases import SEARCHED, Arm, Case
-from flower_apps.cells import GOLD
+from flower_apps.cells import GOLD, ORIGINAL
 from flower_apps.group_stages import GroupStages
 from flower_apps.probes.base import Bench
 from flower_apps.sites import Sites, answered, request_plan
@@ -50,7 +50,7 @@ class Shadowed:
         if preset == SEARCHED:
             why = "the shadows forgot with the preset's settings, not with those that the search chose"
             return {checkpoint: replace(plain, reason=plain.reason or why) for checkpoint, plain in self.plain.items()}
-        if method == "original":
+        if method == ORIGINAL:
             plain = self.plain["unlearned"]
             return {"trained": replace(plain, forgot=plain.trained)}
         return {
