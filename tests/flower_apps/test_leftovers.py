@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 
+import psutil
 import pytest
 
 from flower_apps import leftovers
@@ -27,6 +29,8 @@ def launcher_folder(tmp_path, dead_pid):
     ray.mkdir()
     (folder / "owner.json").write_text(json.dumps({"pid": dead_pid, "created": 1.0, "ray": str(ray)}))
     process = subprocess.Popen(["sleep", "60"], env=os.environ | {"FLWR_HOME": str(folder)})
+    while not psutil.Process(process.pid).environ():  # a process that is just being executed shows none yet
+        time.sleep(0.001)
     yield folder, ray, process
     process.kill()
     process.wait()
