@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from evaluation.evaluator import Evaluator, InProcess
+from evaluation.evaluator import Beside, Evaluator, InProcess
 from flower_apps.settings import GroupSettings
 
 PATIENCE = 2.0
-"""Seconds between two writes of a run's tables."""
+"""Seconds between two writes of a run's tables, at least."""
 
 
 @contextmanager
@@ -34,11 +34,8 @@ def scoring(settings: GroupSettings, run_folder: Path, tell: Callable[[str], Non
         When it does not answer.
     """
     if not settings.evaluator:
-        here = InProcess(run_folder, PATIENCE)
-        try:
+        with Beside(InProcess(run_folder, PATIENCE)) as here:
             yield here
-        finally:
-            here.finish()
         return
     from evaluation.service.access import read_token
     from evaluation.service.remote import Remote

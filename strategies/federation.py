@@ -100,10 +100,13 @@ class Federation:
         asked = sorted(set(sites))
         content = call_content(state and to_record(state), config or {}, states)
         messages = [make_message(category, op, self.roster.node(site), content, str(round_)) for site in asked]
-        watched = WatchedGrid(self, stage, label, round_)
-        replies = watched.send_and_receive(messages, timeout=self.timeout)
-        down = array_bytes(content)
-        return [reply_of(reply, site, down) for site, reply in zip(asked, replies, strict=True)]
+        down, replies = array_bytes(content), dict[str, SiteReply]()
+
+        def hear(site: str, message: Message) -> None:
+            replies[site] = reply_of(message, site, down)
+
+        WatchedGrid(self, stage, label, round_, hear).send_and_receive(messages, timeout=self.timeout)
+        return [replies[site] for site in asked]
 
     def ask_all(
         self,
@@ -129,10 +132,19 @@ class WatchedGrid(Grid):
         Whose grid, roster, events and policy to use.
     stage, label, round_ : str, str, int
         For the events; set `round_` before each exchange.
+    heard : callable, optional
+        Gets site and reply as each arrives: what is done with it then is done while other sites are still at work.
     """
 
-    def __init__(self, federation: Federation, stage: str, label: str, round_: int = 0) -> None:
-        self._federation, self._stage, self._label = federation, stage, label
+    def __init__(
+        self,
+        federation: Federation,
+        stage: str,
+        label: str,
+        round_: int = 0,
+        heard: Callable[[str, Message], None] = lambda site, message: None,
+    ) -> None:
+        self._federation, self._stage, self._label, self._heard = federation, stage, label, heard
         self.round = round_
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -160,6 +172,7 @@ class WatchedGrid(Grid):
             seconds=seconds,
             failed=reply.has_error(),
         )
+        self._heard(site, reply)
 
     def set_run(self, run: Run) -> None:
         """Pass on to Flower's grid."""

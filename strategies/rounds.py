@@ -147,7 +147,8 @@ class RecordedRounds(Strategy):
     ) -> None:
         self.federation, self.work, self.stage, self.label = federation, work, stage, label
         self._weight_key, self._accept_diverged = weight_key, accept_diverged
-        self._grid = WatchedGrid(federation, stage, label)
+        self._grid = WatchedGrid(federation, stage, label, heard=self._hear)
+        self._heard: dict[str, Contribution] = {}
         self._offset = self._rounds = self._down = 0
         self._clock = 0.0
         self._ask: Ask
@@ -236,7 +237,7 @@ class RecordedRounds(Strategy):
         """Make the messages of a round; Flower counts from 1 after a resume too, so the offset is added."""
         round_ = self._offset + server_round
         self._clock = time.monotonic()
-        self._grid.round = round_
+        self._grid.round, self._heard = round_, {}
         self._ask = self.ask_for(round_)
         self._tell("round-started", round=round_, rounds=self._rounds)
         content = call_content(arrays, self._ask.config, self._ask.states)
@@ -248,10 +249,10 @@ class RecordedRounds(Strategy):
         ]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """Sift, merge, record and commit a round."""
+        """Merge, record and commit a round; `replies` were taken up as they arrived."""
         round_ = self._offset + server_round
         before = self._state
-        contributions = self._sift(before, replies)
+        contributions, self._heard = [self._heard[site] for site in sorted(self._heard)], {}
         merged = self.merge(round_, before, contributions)
         record = self._record(round_, contributions, merged)
         if self.work is not None:
@@ -334,11 +335,9 @@ class RecordedRounds(Strategy):
             copies = len(self.federation.sites) + self.memory_copies
             self.work.check_space(state, copies, self._rounds - self._offset)
 
-    def _sift(self, before: State, replies: Iterable[Message]) -> list[Contribution]:
-        roster = self.federation.roster
-        by_site = {roster.site(message.metadata.src_node_id): message for message in replies}
-        # One at a time: of each decoded model only the update stays in memory.
-        return [self._contribution(before, reply_of(by_site[site], site, self._down)) for site in sorted(by_site)]
+    def _hear(self, site: str, message: Message) -> None:
+        """Take up one reply as it arrives; of a decoded model only the update stays in memory."""
+        self._heard[site] = self._contribution(self._state, reply_of(message, site, self._down))
 
     def _contribution(self, before: State, reply: SiteReply) -> Contribution:
         record = _site_record(reply)

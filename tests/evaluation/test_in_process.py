@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluation import evaluator
-from evaluation.evaluator import InProcess
+from evaluation.evaluator import Beside, InProcess
 from flower_apps.evaluators import scoring
 from flower_apps.settings import GroupSettings
 
@@ -65,6 +66,76 @@ def test_with_patience_the_first_is_written_and_the_rest_when_it_is_time(
     assert written[2:] == [([4], [4])]
     here.finish()
     assert len(written) == 3
+
+
+def test_the_longer_the_tables_take_to_write_the_rarer_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, writes = [100.0], list[float]()
+
+    def write(folder: Path, *what: Any) -> None:
+        writes.append(now[0])
+        now[0] += 0.5
+
+    monkeypatch.setattr("evaluation.evaluator.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(evaluator, "write_results", write)
+    monkeypatch.setattr(evaluator, "write_curves", lambda folder, *points: None)
+    patient, eager = InProcess(tmp_path, patience=2.0), InProcess(tmp_path)
+    for later in (0.0, 5.0, 4.9, 0.2, 9.0):
+        now[0] += later
+        patient.submit(Scored(0))  # type: ignore[arg-type]
+    assert writes == pytest.approx([100.0, 110.6])
+    for _ in range(2):
+        eager.submit(Scored(0))  # type: ignore[arg-type]
+    assert len(writes) == 4
+
+
+class Slow:
+    """An evaluator that waits until it is let go, and may fail."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.scored: list[int] = []
+        self.finished: list[list[int]] = []
+        self.error: Exception | None = None
+
+    def submit(self, submission: Scored) -> None:
+        self.begun.set()
+        assert self.go.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.scored.append(submission.number)
+
+    def finish(self) -> None:
+        self.finished.append(list(self.scored))
+
+
+def test_who_submits_goes_on_while_a_model_is_scored_and_waits_before_the_next() -> None:
+    slow = Slow()
+    with Beside(slow) as beside:  # type: ignore[arg-type]
+        beside.submit(Scored(0))  # type: ignore[arg-type]
+        assert slow.begun.wait(60) and slow.scored == []
+        second = threading.Thread(target=beside.submit, args=(Scored(1),))
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        slow.go.set()
+        second.join(60)
+    assert slow.scored == [0, 1] and slow.finished == [[0, 1]]
+
+
+@pytest.mark.parametrize("then", ["submit", "finish"])
+def test_what_goes_wrong_beside_is_raised_once_and_what_was_scored_is_written(then: str) -> None:
+    slow = Slow()
+    slow.go.set()
+    with Beside(slow) as beside:  # type: ignore[arg-type]
+        beside.submit(Scored(0))  # type: ignore[arg-type]
+        beside.finish()
+        slow.error = ValueError("no such column")
+        beside.submit(Scored(1))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="no such column"):
+            beside.submit(Scored(2)) if then == "submit" else beside.finish()  # type: ignore[arg-type]
+    assert slow.scored == [0] and slow.finished[-1] == [0]
 
 
 def test_a_group_that_fails_leaves_all_that_it_scored(
