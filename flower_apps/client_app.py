@@ -23,7 +23,19 @@ from strategies.wire import call_of, error_reply, reply_content
 
 Handler = Callable[[Message, Context], Message]
 
-app = ClientApp()
+
+class SiteApp(ClientApp):
+    """A ClientApp that is pickled as a reference: a simulation sends it to its workers with every message."""
+
+    def __reduce__(self) -> tuple[Callable[[], ClientApp], tuple[()]]:
+        return _this_app, ()
+
+
+def _this_app() -> ClientApp:
+    return app
+
+
+app = SiteApp()
 
 
 def site_of(context: Context) -> Site:

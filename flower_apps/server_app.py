@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,10 @@ from strategies.roster import Roster, meet_sites
 
 app = ServerApp()
 
+SWITCH = 0.0005
+"""Seconds that a thread may compute before another gets its turn: in a simulation the threads that hand messages to the
+workers live in this process, and what is decoded or scored meanwhile is not to keep them waiting."""
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -40,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = GroupSettings.parse(context.run_config)
     home = resolve_home(settings.home)
     torch.set_num_threads(settings.threads)
+    sys.setswitchinterval(SWITCH)
     if settings.lane:
         _run_lane(grid, settings, home)
         return
