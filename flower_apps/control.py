@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partitions.errors import BadInput, RunFailed
+from strategies.handover import FOLDER
 
 if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
@@ -64,7 +65,7 @@ def superlink_environment(
     cluster : str
         Address of a Ray cluster that is there already; empty: each run starts a Ray of its own, in `ray_folder`.
     """
-    env = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "FLWR_DATABASE")}
+    env = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "FLWR_DATABASE", FOLDER)}
     # Flower finds its own commands by name
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     loopback = ",".join(filter(None, [env.get("NO_PROXY", env.get("no_proxy", "")), "127.0.0.1", "localhost"]))
@@ -74,6 +75,7 @@ def superlink_environment(
         env["RAY_ADDRESS"] = cluster  # its own folders are where `ray start` put them
     else:
         env["RAY_TMPDIR"] = str(ray_folder)
+        env[FOLDER] = str(ray_folder / "models")  # its workers are all on this machine
     return env | {
         "NO_PROXY": loopback,
         "no_proxy": loopback,

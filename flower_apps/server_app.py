@@ -30,6 +30,7 @@ from flower_apps.tracking.follow import tracked
 from partitions.errors import RunFailed, SiteLost, disk_full
 from strategies.events import EventSink
 from strategies.federation import Federation
+from strategies.handover import Handover
 from strategies.roster import Roster, meet_sites
 
 app = ServerApp()
@@ -96,7 +97,7 @@ def _meet(grid: Grid, settings: GroupSettings, home: Path, events: EventSink) ->
 def _execute(
     settings: GroupSettings, home: Path, run: RunFolder, grid: Grid, roster: Roster, events: EventSink
 ) -> None:
-    federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy)
+    federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy, Handover.here())
     with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
         GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
 

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from strategies.events import EventSink
 from strategies.exchange import FailurePolicy, exchange
+from strategies.handover import Handover
 from strategies.roster import Roster
 from strategies.wire import (
     METRICS,
@@ -19,7 +20,6 @@ from strategies.wire import (
     call_content,
     make_message,
     reply_of,
-    to_record,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Federation:
         Seconds one exchange may take; a site that has not answered by then ends the run.
     failure_policy : {"fail", "continue"}
         After a site raised: end the run, or go on without it. Anything else that goes wrong ends the run.
+    handover : Handover, optional
+        Hands the models to the sites in files; None sends them in every message.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Federation:
         events: EventSink,
         timeout: float = 3600.0,
         failure_policy: FailurePolicy = "fail",
+        handover: Handover | None = None,
     ) -> None:
         self.grid, self.roster, self.events = grid, roster, events
+        self.handover = handover
         self.timeout: float = timeout
         self.failure_policy: FailurePolicy = failure_policy
 
@@ -85,7 +89,7 @@ class Federation:
         Parameters
         ----------
         state, states : State, mapping of str to State
-            The model and further models; encoded once for all sites.
+            The model and further models; encoded, or handed over, once for all sites.
         config : mapping
             Scalars and flat lists with hyphenated keys.
         stage, label, round_ : str, str, int
@@ -98,7 +102,7 @@ class Federation:
             whose `error` is set instead.
         """
         asked = sorted(set(sites))
-        content = call_content(state and to_record(state), config or {}, states)
+        content = call_content(state, config or {}, states, self.handover)
         messages = [make_message(category, op, self.roster.node(site), content, str(round_)) for site in asked]
         down, replies = array_bytes(content), dict[str, SiteReply]()
 

@@ -240,7 +240,7 @@ class RecordedRounds(Strategy):
         self._grid.round, self._heard = round_, {}
         self._ask = self.ask_for(round_)
         self._tell("round-started", round=round_, rounds=self._rounds)
-        content = call_content(arrays, self._ask.config, self._ask.states)
+        content = call_content(self._state, self._ask.config, self._ask.states, self.federation.handover)
         self._down = array_bytes(content)
         roster = self.federation.roster
         return [

@@ -1,7 +1,8 @@
 """What travels between server and sites, in Flower's records and back. Knows states and plain parts, no site code.
 
 A message holds ``arrays`` (the model), ``state.<name>`` (further models), ``config`` and, in replies, ``metrics``,
-``tables`` (parquet bytes by name) and ``arrays.<name>`` (other named arrays). Floats travel in at least 32 bits.
+``tables`` (parquet bytes by name) and ``arrays.<name>`` (other named arrays). Floats travel in at least 32 bits. Models
+that are handed over in files (`strategies.handover`) are in ``files`` instead, by the same names.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 import pandas as pd
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from torch import Tensor
 
 from partitions.errors import Refused
+from strategies.handover import Handover, take
 from unlearning.state import State, Tensors, Update
 
 Scalar = str | int | float | bool
@@ -26,6 +27,7 @@ Category = Literal["train", "evaluate", "query"]
 Arrays = dict[str, np.ndarray]
 
 MODEL, CONFIG, METRICS, TABLES = "arrays", "config", "metrics", "tables"
+FILES, FILE_BYTES = "files", "file-bytes"
 FURTHER_STATE, FURTHER_ARRAYS = "state.", "arrays."
 
 CLIENT_RAISED = 2
@@ -105,7 +107,8 @@ class SiteReply:
 
 def to_record(state: State | Update) -> ArrayRecord:
     """Encode a state or update; half-precision floats become 32 bits wide, 0-d shapes stay."""
-    return _arrays_to_record(_widened(state).to_arrays())
+    wide = _widened(state) if isinstance(state, State) else Update(_wide(state.params), _wide(state.float_buffers))
+    return _arrays_to_record(wide.to_arrays())
 
 
 def from_record(record: ArrayRecord) -> State:
@@ -114,14 +117,23 @@ def from_record(record: ArrayRecord) -> State:
 
 
 def call_content(
-    state: State | ArrayRecord | None, config: Mapping[str, Any], states: Mapping[str, State] | None = None
+    state: State | None,
+    config: Mapping[str, Any],
+    states: Mapping[str, State] | None = None,
+    handover: Handover | None = None,
 ) -> RecordDict:
-    """Encode what a site is asked; an already encoded model is shared, not copied."""
+    """Encode what a site is asked, its models as arrays, or in files where there is a `handover`."""
     content = RecordDict({CONFIG: ConfigRecord(dict(config))})
-    if state is not None:
-        content[MODEL] = state if isinstance(state, ArrayRecord) else to_record(state)
-    for name, further in (states or {}).items():
-        content[FURTHER_STATE + name] = to_record(further)
+    models = {} if state is None else {MODEL: state}
+    models |= {FURTHER_STATE + name: further for name, further in (states or {}).items()}
+    if handover is None or not models:
+        for name, model in models.items():
+            content[name] = to_record(model)
+        return content
+    handover.begin()
+    handed = {name: handover.hand(_widened(model)) for name, model in models.items()}
+    content[FILES] = ConfigRecord({name: found.path for name, found in handed.items()})
+    content[FILE_BYTES] = MetricRecord({name: found.bytes for name, found in handed.items()})
     return content
 
 
@@ -133,15 +145,13 @@ def make_message(category: Category, op: str, node: int, content: RecordDict, gr
 def call_of(message: Message) -> CallParts:
     """Decode a call at the site."""
     content = message.content
-    states = {
-        key.removeprefix(FURTHER_STATE): from_record(record)
-        for key, record in content.array_records.items()
-        if key.startswith(FURTHER_STATE)
-    }
+    models = {name: from_record(record) for name, record in content.array_records.items()}
+    models |= {name: take(str(path)) for name, path in content.config_records.get(FILES, {}).items()}
+    state = models.pop(MODEL, None)
     return CallParts(
         op=message.metadata.message_type.partition(".")[2],
-        state=from_record(content.array_records[MODEL]) if MODEL in content.array_records else None,
-        states=states,
+        state=state,
+        states={name.removeprefix(FURTHER_STATE): model for name, model in models.items()},
         config=_scalars(content, CONFIG),
     )
 
@@ -206,21 +216,18 @@ def reply_of(message: Message, site: str, bytes_down: int = 0) -> SiteReply:
 
 
 def array_bytes(content: RecordDict) -> int:
-    """Return the bytes of all arrays in `content`."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    """Return the bytes of all arrays in `content`, and of those that it names files of."""
+    inside = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    return inside + sum(int(cast(int, size)) for size in content.metric_records.get(FILE_BYTES, {}).values())
 
 
-def _widened(state: State | Update) -> State | Update:
-    def widen(tensors: Tensors) -> Tensors:
-        return {name: _at_least_32_bits(tensor) for name, tensor in tensors.items()}
-
-    if isinstance(state, State):
-        return State(widen(state.params), widen(state.float_buffers), state.int_buffers)
-    return Update(widen(state.params), widen(state.float_buffers))
+def _widened(state: State) -> State:
+    return State(_wide(state.params), _wide(state.float_buffers), state.int_buffers)
 
 
-def _at_least_32_bits(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _wide(tensors: Tensors) -> Tensors:
+    narrow = (torch.float16, torch.bfloat16)
+    return {name: tensor.float() if tensor.dtype in narrow else tensor for name, tensor in tensors.items()}
 
 
 def _arrays_to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

@@ -92,6 +92,11 @@ class State:
         """Rebuild a state from `to_arrays`."""
         return cls(**_from_arrays(arrays))
 
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> State:
+        """Make a state of tensors keyed like `to_arrays`; they are not copied."""
+        return cls(**_grouped(tensors))
+
     def is_finite(self) -> bool:
         """Tell whether every floating-point tensor is finite."""
         return all_finite(self.params) and all_finite(self.float_buffers)
@@ -175,10 +180,14 @@ def _to_arrays(**groups: Tensors) -> dict[str, np.ndarray]:
 
 
 def _from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
+    return _grouped({key: torch.from_numpy(np.array(array, order="C", ndmin=0)) for key, array in arrays.items()})
+
+
+def _grouped(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
     groups: dict[str, Tensors] = {"params": {}, "float_buffers": {}, "int_buffers": {}}
-    for key, array in arrays.items():
+    for key, tensor in tensors.items():
         group, _, name = key.partition("/")
         if group not in groups or not name:
             raise ValueError(f"array {key!r} is in none of the groups {', '.join(groups)}")
-        groups[group][name] = torch.from_numpy(np.array(array, order="C", ndmin=0))
+        groups[group][name] = tensor
     return groups

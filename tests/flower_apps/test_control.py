@@ -17,6 +17,7 @@ from toy_app import write_toy_app
 from flower_apps import control
 from flower_apps.control import Control
 from partitions.errors import BadInput, RunFailed
+from strategies.handover import FOLDER
 
 
 class Stub(http.server.BaseHTTPRequestHandler):
@@ -89,6 +90,13 @@ def test_runs_use_the_installed_environment_and_call_nobody(tmp_path, monkeypatc
     assert env["NO_PROXY"] == "intranet,127.0.0.1,localhost"
     assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert env["FLWR_TELEMETRY_ENABLED"] == env["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_models_are_handed_over_in_files_only_where_all_workers_are_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, "/of/an/outer/run")
+    env = control.superlink_environment(tmp_path, tmp_path / "ray")
+    assert Path(env[FOLDER]).is_relative_to(tmp_path / "ray")
+    assert FOLDER not in control.superlink_environment(tmp_path, tmp_path / "ray", cluster="10.0.0.1:6379")
 
 
 @pytest.mark.parametrize(("sub_status", "completed"), [(SubStatus.COMPLETED, True), (SubStatus.FAILED, False)])
