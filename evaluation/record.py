@@ -116,6 +116,7 @@ class _Record(_Part):
     exit_code: int | None = None
     failures: list[str] = []
     outcomes: dict[str, _Outcome] = {}
+    doing: str = ""
 
 
 def parse_record(content: str | bytes) -> dict[str, Any]:

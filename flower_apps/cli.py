@@ -320,12 +320,11 @@ def report_run(
     RUN is a run folder, a name below runs/, or latest.
     """
     from evaluation.runs import find_run
+    from flower_apps.command_run import REPORT, write_up
 
     folder = find_run(run, resolve_home(home))
-    target = outside_checkout("out", out or folder / "report")
-    from evaluation.report.write import write_report
-
-    write_report(folder, target)
+    target = outside_checkout("out", out or folder / REPORT)
+    write_up(folder, target)
     typer.echo(f"{target}: report.html, tables.md, tables.tex, figures/")
 
 

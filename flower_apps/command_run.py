@@ -37,6 +37,8 @@ from strategies.events import EventSink
 Join = Callable[[], Cluster]
 LONGEST_PLAN = 60.0
 """Seconds that a run spends on its plan at most."""
+REPORT = "report"
+"""Where a run's own report lies, below the run folder."""
 
 
 def run_experiments(
@@ -130,6 +132,7 @@ def run_experiments(
         if show:
             _show(out, json_output)
         if report and (out / "results.csv").exists():
+            lifetime.doing("writing the report")
             _write_up(out)
         for text in lifetime.failures:
             print(f"lethe: {text}", file=sys.stderr)
@@ -257,13 +260,19 @@ def _names(groups: Sequence[GroupSettings]) -> dict[str, str]:
 
 def _write_up(out: Path) -> None:
     """Write the report, in place of one that an earlier run into the same folder left."""
-    from evaluation.report.write import REPORT, write_report  # matplotlib takes a second
-
     target = out / REPORT
-    print("writing the report", file=sys.stderr)
     shutil.rmtree(target, ignore_errors=True)
-    write_report(out, target)
+    write_up(out, target)
     print(f"report: {target / 'report.html'}", file=sys.stderr)
+
+
+def write_up(run: Path, target: Path) -> None:
+    """Write the report of a run (`evaluation.report.write.write_report`), and show how far it is."""
+    with Progress() as progress:
+        progress.now("writing the report")
+        from evaluation.report.write import write_report  # matplotlib takes a second
+
+        write_report(run, target, lambda text: progress.now(f"writing the report: {text}"))
 
 
 def _show(out: Path, json_output: bool) -> None:

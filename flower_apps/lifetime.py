@@ -92,6 +92,10 @@ class Lifetime:
         """Keep that a group has all its results."""
         self._run.end_group(group_id(group), "completed")
 
+    def doing(self, what: str) -> None:
+        """Keep what the command is doing, now that it is none of the groups."""
+        self._run.doing(what)
+
     def _ending(self, error: BaseException | None) -> tuple[str, int]:
         if error is None:
             return ("failed" if self.failures else "completed"), self.exit_code

@@ -27,6 +27,8 @@ PLAIN_EVERY = 10.0
 TRUSTED = 10.0
 """Seconds of finished stages after which their pace corrects what is left."""
 BAR_WIDTH = 20
+_ASIDE = "\0"
+"""Name of no run: what the command itself does."""
 WIDE, NARROW = 100, 80
 """Columns of a terminal below which bars are half as wide, and below which there are none."""
 
@@ -182,6 +184,15 @@ class Progress:
         """Print a line above what is live."""
         self._print(Text(text, style=style), text, time.time())
 
+    def now(self, text: str) -> None:
+        """Say what is done now, beside runs; it is shown until something else is, or nothing (an empty text)."""
+        with self._lock:
+            self._waits.pop(_ASIDE, None)
+            if text:
+                self._wait(_ASIDE, text, time.time())
+        if text and not self._console.is_terminal:
+            self.say(text)
+
     def stages(self, run: str = "") -> list[StageState]:
         """Return the stages of a run that have begun and not ended."""
         with self._lock:
@@ -290,7 +301,7 @@ class Progress:
         with self._lock:
             lines = self._stage_lines(now)
             waits = [
-                Text(f"  {_named(run, what)} {clock(now - since)}", style="dim")
+                Text(f"  {_named('' if run == _ASIDE else run, what)} {clock(now - since)}", style="dim")
                 for run, (what, since) in self._waits.items()
                 if now - since >= 0.5
             ]

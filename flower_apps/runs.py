@@ -96,7 +96,7 @@ class RunFolder:
             record["command"] = {**command, **fresh, "groups": list(groups)}
             record["groups"] |= {group: dict(settings) for group, settings in groups.items()}
             record |= {"started": now, "ended": None, "status": "running", "exit_code": None}
-            record |= {"failures": [], "outcomes": {}}
+            record |= {"failures": [], "outcomes": {}, "doing": ""}
             self._write(record)
 
     def keep_data(self, group: str, dataset: str, fingerprint: str) -> None:
@@ -119,11 +119,17 @@ class RunFolder:
             record.setdefault("outcomes", {})[group] = outcome
             self._write(record)
 
+    def doing(self, what: str) -> None:
+        """Keep what the command does beside its groups, in a few words, for who asks how it is."""
+        with self._lock:
+            self._write({**self.record(), "doing": what})
+
     def end(self, status: str, exit_code: int, failures: Sequence[str]) -> None:
         """Keep how the command ended."""
         with self._lock:
             record = self.record()
             record |= {"ended": time.time(), "status": status, "exit_code": exit_code, "failures": list(failures)}
+            record["doing"] = ""
             self._write(record)
 
     def add_cell(self, cell: Mapping[str, Any]) -> None:

@@ -116,7 +116,7 @@ class Scorer:
         """
         stage = arm.checkpoints[name]
         assert stage is not None, "a diverged model is not looked at"
-        tables = self._tables(stage, gold.checkpoints[name], f"{arm.method} {name}", case)
+        tables = self._tables(stage, gold.checkpoints[name], _label(arm, name, case), case)
         return Evidence(
             model=ScoredModel(arm.method, arm.preset, name, "ok", "", tables["scorecard"], None, None),
             gold=anchors[name],
@@ -179,7 +179,7 @@ class Scorer:
         """Return one checkpoint of an arm with its scores and costs, and its comparison with `anchor`."""
         stage, first = arm.checkpoints[name], next(iter(arm.checkpoints.values()))
         assert first is not None, "only a recovered checkpoint can be missing"
-        tables = {} if stage is None else self._tables(stage, anchor, f"{arm.method} {name}", case)
+        tables = {} if stage is None else self._tables(stage, anchor, _label(arm, name, case), case)
         scored = ScoredModel(
             method=arm.method,
             preset=arm.preset,
@@ -189,7 +189,7 @@ class Scorer:
             scorecard=tables.get("scorecard"),
             state=None if stage is None else stage.state,
             cost=_spent(first, stage if name == "recovered" else None, self._identity.num_sites),
-            tables={} if stage is None else self._probed(stage, f"{arm.method} {name}", name, case),
+            tables={} if stage is None else self._probed(stage, _label(arm, name, case), name, case),
         )
         return scored, tables.get("comparison")
 
@@ -267,6 +267,10 @@ class Scorer:
     @cached_property
     def _reference(self) -> Site | None:
         return reference_view(site_settings(self._settings, self._home))
+
+
+def _label(arm: Arm, checkpoint: str, case: Case) -> str:
+    return f"{arm.method} {case.plan.text} {checkpoint}"
 
 
 def _spent(step: Stage, recovery: Stage | None, sites: int) -> dict[str, Any]:

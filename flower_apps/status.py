@@ -167,6 +167,7 @@ class RunWatch:
             "started": record.get("started") or record["created"],
             "ended": record.get("ended"),
             "last_sign": last_sign(self.folder, record),
+            "doing": record.get("doing", "") if self.state.word == RUNNING else "",
             "exit_code": record.get("exit_code"),
             "host": command.get("host", record["environment"].get("host", "")),
             "pid": command.get("pid"),
@@ -285,6 +286,8 @@ def _head(told: Mapping[str, Any]) -> RenderableType:
         state.append(f", process {told['pid']} on {told['host']}")
     elif told["exit_code"] is not None:
         state.append(f", exit code {told['exit_code']}")
+    if told["doing"]:
+        state.append(f", {told['doing']}")
     lines.add_row("run", escape(told["run"]))
     lines.add_row("state", state)
     if told["note"]:

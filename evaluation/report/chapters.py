@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -61,11 +61,18 @@ class Chapter:
         return [*lead, *self.of_checkpoints, *(grid for _, grids in self.further for grid in grids)]
 
 
-def chapters_of(run: OpenRun) -> list[Chapter]:
-    """Return the chapters of a run, in the order of its results; a method keeps its look through all of them."""
+def chapters_of(run: OpenRun, tell: Callable[[str], None] = lambda text: None) -> list[Chapter]:
+    """Return the chapters of a run, in the order of its results; a method keeps its look through all of them.
+
+    `tell` hears which one is being made.
+    """
     sections = sections_of(run)
     look = looks(method for section in sections for method in section.results["method"].unique())
-    return [chapter_of(section, look) for section in sections]
+    chapters = []
+    for number, section in enumerate(sections, 1):
+        tell(f"chapter {number} of {len(sections)}: {section.title}")
+        chapters.append(chapter_of(section, look))
+    return chapters
 
 
 def chapter_of(section: Section, look: Mapping[str, Look]) -> Chapter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from evaluation.files import exists, sync_tree
@@ -15,11 +16,8 @@ from evaluation.report.page import FIGURES, page
 from evaluation.runs import Run
 from partitions.errors import BadInput
 
-REPORT = "report"
-"""Where a run's own report lies, below the run folder."""
 
-
-def write_report(run: Path, target: Path) -> Path:
+def write_report(run: Path, target: Path, tell: Callable[[str], None] = lambda text: None) -> Path:
     """Write ``report.html``, ``tables.md``, ``tables.tex`` and the folder ``figures``.
 
     Parameters
@@ -28,6 +26,8 @@ def write_report(run: Path, target: Path) -> Path:
         A run folder. Nothing in it changes, unless `target` lies in it.
     target : Path
         A folder that does not exist yet.
+    tell : callable, optional
+        Hears what is being made, a few words at a time.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def write_report(run: Path, target: Path) -> Path:
         When the run has no results or a damaged record, or `target` is taken or cannot be made.
     """
     opened = Run(run)
-    chapters, record = chapters_of(opened), opened.manifest
+    chapters, record = chapters_of(opened, tell), opened.manifest
     if exists(target):
         raise BadInput("out", str(target), "a folder that does not exist yet", "name another with --out")
     work = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
@@ -50,7 +50,9 @@ def write_report(run: Path, target: Path) -> Path:
         remedy = "name another with --out"
         raise BadInput("out", str(target), f"a folder one can make ({error.strerror})", remedy) from None
     try:
+        tell("training curves")
         trainings = trainings_of([chapter.section for chapter in chapters], opened.rounds)
+        tell("files")
         for plot in (*(plot for chapter in chapters for plot in chapter.plots), *trainings):
             plot.write(work / FIGURES)
         rankings = ranking_grids([chapter.section for chapter in chapters])

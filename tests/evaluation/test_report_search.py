@@ -104,7 +104,10 @@ def test_the_figure_has_every_scored_trial_and_gold_s_own_score(run: Path, tmp_p
 
 
 def test_the_written_report_has_it_on_the_page_and_among_the_tables(run: Path, tmp_path: Path) -> None:
-    write_report(run, tmp_path / "report")
+    told: list[str] = []
+    write_report(run, tmp_path / "report", told.append)
+    assert told[0].startswith("chapter 1 of 2: ") and told[1].startswith("chapter 2 of 2: ")
+    assert told[2:] == ["training curves", "files"]
     page, tables = ((tmp_path / "report" / name).read_text() for name in ("report.html", "tables.md"))
     for text in ("Search of settings", "what one shared setting would have concluded", "fedquit before ga"):
         assert text in page

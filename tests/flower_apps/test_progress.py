@@ -155,6 +155,22 @@ def test_answers_that_belong_to_no_stage_are_no_line(screen):
     assert screen.getvalue() == ""
 
 
+def test_what_the_command_itself_does_is_shown_until_it_does_something_else(screen):
+    progress = Progress(Console(file=io.StringIO(), force_terminal=True, width=100))
+    progress.now("writing the report")
+    text = "\n".join(rendered(progress, 100))
+    assert "writing the report" not in text  # what is over at once does not flicker
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(progress.lines(time.time() + 5))
+    assert shown.getvalue().strip() == "writing the report 0:05"
+    progress.now("")
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(progress.lines(time.time() + 5))
+    assert shown.getvalue().strip() == ""
+    plain(screen).now("writing the report: files")
+    assert screen.getvalue().rstrip().endswith("writing the report: files")
+
+
 def test_an_unknown_kind_of_event_is_ignored(screen):
     with plain(screen) as progress:
         progress.listener()({"kind": "something-new", "time": 0.0})

@@ -14,6 +14,7 @@ from rich.console import Console
 from runs_made import AWAY, GONE, HERE, make_events, make_run, make_stage
 
 from flower_apps import cli, status
+from flower_apps.runs import RunFolder
 from flower_apps.status import RunWatch, newest_run, overview, show
 from partitions.errors import BadInput
 
@@ -60,6 +61,16 @@ def test_a_running_group_tells_round_sites_loss_and_time_left(tmp_path):
     text = shown(folder, tmp_path)
     assert "original" in text and "3/10" in text and "1/3 sites" in text and "loss 0.500" in text and "left" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_a_command_does_beside_its_groups_is_told_while_it_runs(tmp_path):
+    folder = make_run(tmp_path, status="running")
+    RunFolder(folder).doing("writing the report")
+    assert RunWatch(folder, tmp_path).summary()["doing"] == "writing the report"
+    assert "writing the report" in shown(folder, tmp_path, 200)
+    RunFolder(folder).end("completed", 0, [])
+    assert RunWatch(folder, tmp_path).summary()["doing"] == ""
+    assert "writing the report" not in shown(folder, tmp_path, 200)
 
 
 def test_what_an_attempt_had_begun_that_was_killed_is_not_shown_beside_the_next_one(tmp_path):
