@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
 
 from evaluation.evidence import Evidence
 from evaluation.files import is_file
-from evaluation.results import SEEDS, read_table, with_types, write_table
+from evaluation.results import SEEDS, read_table, rewrite_table, with_types
 from partitions.registry import Registry
 
 ABOUT = ("cell", "request", "method", "preset", "checkpoint", "train_seed", "unlearn_seed", "evaluate_seed")
@@ -82,12 +81,8 @@ def write_curves(run_folder: Path, *writes: Iterable[Mapping[str, Any]]) -> None
         One write after the other, each row with every one of `COLUMNS`. Without any row, nothing is written.
     """
     fresh = [rows for rows in ([dict(row) for row in write] for write in writes) if rows]
-    if not fresh:
-        return
-    path = run_folder / FILE
-    run_folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), mode=0o644):
-        write_table(path, merge_curves(fresh, read_curves(run_folder)))
+    if fresh:
+        rewrite_table(run_folder / FILE, lambda: merge_curves(fresh, read_curves(run_folder)))
 
 
 def merge_curves(writes: Iterable[Iterable[Mapping[str, Any]]], known: pd.DataFrame | None = None) -> pd.DataFrame:

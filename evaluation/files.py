@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from partitions.disk import sync
 from partitions.errors import BadInput
 
 
@@ -66,19 +67,4 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put a folder's entries on the disk: a name, or a new name, that must outlive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_tree(folder: Path) -> None:
-    """Put a folder on the disk with all that is in it, before it gets the name under which it is looked for."""
-    for path in [*folder.rglob("*"), folder]:
-        sync_folder(path)
+    sync(path.parent)

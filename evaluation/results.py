@@ -69,9 +69,7 @@ def write_results(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """
     checked = [_checked(row) for row in rows]
     path = run_folder / FILE
-    run_folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), mode=0o644):
-        write_table(path, merge_results(checked, [read_results(path)] if path.exists() else []))
+    rewrite_table(path, lambda: merge_results(checked, [read_results(path)] if path.exists() else []))
     return path
 
 
@@ -192,6 +190,13 @@ def whole_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
 def csv_text(table: pd.DataFrame) -> str:
     """Return a table as the CSV that a run folder holds."""
     return str(table.to_csv(index=False, lineterminator="\n"))
+
+
+def rewrite_table(path: Path, merged: Callable[[], pd.DataFrame]) -> None:
+    """Write what `merged` makes of the table that is there; one process at a time, in a folder made when missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), mode=0o644):
+        write_table(path, merged())
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
 
 from evaluation.evidence import SplitName
 from evaluation.files import is_file
-from evaluation.results import read_table, with_types, write_table
+from evaluation.results import read_table, rewrite_table, with_types
 
 FILE = "trials.csv"
 HELD_OUT: tuple[SplitName, ...] = ("forget", "retain", "test")
@@ -63,14 +62,14 @@ def write_trials(run_folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     Safe against other processes doing the same; a reader never sees a half-written file.
     """
     fresh = _typed(pd.DataFrame([dict(row) for row in rows], columns=list(COLUMNS)))
-    path = run_folder / FILE
-    run_folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), mode=0o644):
-        known = read_trials(run_folder)
-        tables = [table for table in (known, fresh) if len(table)]
-        if tables:
-            merged = pd.concat(tables, ignore_index=True).drop_duplicates(list(KEY), keep="last")
-            write_table(path, _as_text(merged.sort_values(list(KEY), kind="stable", ignore_index=True)))
+
+    def merged() -> pd.DataFrame:
+        tables = [table for table in (read_trials(run_folder), fresh) if len(table)]
+        together = pd.concat(tables, ignore_index=True).drop_duplicates(list(KEY), keep="last")
+        return _as_text(together.sort_values(list(KEY), kind="stable", ignore_index=True))
+
+    if len(fresh):
+        rewrite_table(run_folder / FILE, merged)
 
 
 def no_trials() -> pd.DataFrame:

@@ -15,6 +15,7 @@ from evaluation.record import PLACED
 from evaluation.runs import CHECKPOINTS
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
+from partitions.disk import sync_tree
 from partitions.errors import BadInput, RunFailed, unknown_name
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def export_model(
     RunFailed
         When the run's weights are gone.
     """
-    from evaluation.files import exists, sync_tree
+    from evaluation.files import exists
     from evaluation.runs import read_record
 
     record = read_record(run)

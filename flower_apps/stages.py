@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
 
-from evaluation.files import sync_tree
+from partitions.disk import sync_tree
 from partitions.errors import RunFailed
 from unlearning.state import State
 

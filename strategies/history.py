@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import uuid
 import zlib
@@ -24,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from partitions.disk import sync
 from partitions.errors import BadInput, RunFailed
 from strategies.plans import Cost, Status
 from unlearning.state import State, Tensors, Update
@@ -407,14 +407,9 @@ class _replacing:  # noqa: N801 - reads as a statement
             self._unfinished.unlink(missing_ok=True)
             return
         self._unfinished.chmod(0o644)
-        for path in (self._unfinished, self._path.parent):
-            if path == self._path.parent:
-                self._unfinished.replace(self._path)
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        sync(self._unfinished)
+        self._unfinished.replace(self._path)
+        sync(self._path.parent)
 
 
 def _state_groups(state: State) -> dict[str, Tensors]:

@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from evaluation.files import exists, sync_tree
+from evaluation.files import exists
 from evaluation.report.chapters import chapters_of, trainings_of
 from evaluation.report.judgements import ranking_grids
 from evaluation.report.latex import latex
 from evaluation.report.markdown import markdown
 from evaluation.report.page import FIGURES, page
 from evaluation.runs import Run
+from partitions.disk import sync_tree
 from partitions.errors import BadInput
 
 

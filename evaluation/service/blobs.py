@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from evaluation.files import sync_folder
 from evaluation.service.formats import TABLE, TENSORS, BadBlob
 from evaluation.service.inspector import INSPECTOR
 from evaluation.service.limits import Limits
+from partitions.disk import sync
 from partitions.errors import BadInput
 
 LEFTOVER_SECONDS = 24 * 3600.0
@@ -136,5 +136,5 @@ class Upload:
         self._path.chmod(0o644)
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._path.replace(self._target)
-        sync_folder(self._target.parent)
-        sync_folder(self._target.parent.parent)
+        sync(self._target.parent)
+        sync(self._target.parent.parent)

@@ -19,6 +19,7 @@ import pandas as pd
 from filelock import FileLock
 
 from partitions.depot import Depot, files_below
+from partitions.disk import sync
 from partitions.errors import BadInput, RunFailed
 from partitions.records import LoadedData, table_digest
 
@@ -234,10 +235,10 @@ class StoredDataSet(ABC):
             if problem := _changed(work):
                 raise depot.damaged(self._shelf(key), f"{self._shelf(key)} is damaged: {problem}")
             for path in (*work.iterdir(), work):
-                _sync(path)
+                sync(path)
             shutil.rmtree(folder / key, ignore_errors=True)
             work.rename(folder / key)
-        _sync(folder)
+        sync(folder)
         return True
 
     def _take_source(self, folder: Path, depot: Depot) -> bool:
@@ -306,7 +307,7 @@ class StoredDataSet(ABC):
             final = folder / self._key(folder, cap)
             shutil.rmtree(final, ignore_errors=True)
             work.rename(final)
-            _sync(folder)
+            sync(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -367,7 +368,7 @@ def _write(folder: Path, records: Records) -> None:
     }
     (folder / "about.json").write_text(json.dumps(about, indent=1))
     for path in (*folder.iterdir(), folder):
-        _sync(path)
+        sync(path)
 
 
 def _write_inputs(path: Path, records: Records) -> hashlib._Hash:
@@ -451,11 +452,3 @@ def _check_prepared(folder: Path) -> list[str]:
     if flags.any():
         problems.append(f"{flags.sum()} of {len(flags)} images are constant (one grey value everywhere)")
     return problems
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
