@@ -276,7 +276,8 @@ def rank(
 
     RUN is a run folder, a results table, a name below runs/, or latest. Each kind of request is ranked for itself.
     """
-    from evaluation.ranking import rank_methods, ranking_table, read_runs
+    from evaluation.ranking import rank_methods, read_runs
+    from evaluation.ranking_table import ranking_table
 
     results = read_runs(runs, resolve_home(home))
     rankings = rank_methods(results, metric, checkpoint=checkpoint, block=block, level=level)

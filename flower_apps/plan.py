@@ -20,8 +20,9 @@ from flower_apps.control import usable_cores
 from flower_apps.durations import in_words
 from flower_apps.lanes import Means
 from flower_apps.manifest import Manifest
+from flower_apps.planned import PlannedStage, Rehearsed
 from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
-from flower_apps.rehearsal import PlannedStage, Rehearsed, TooLong, rehearse
+from flower_apps.rehearsal import TooLong, rehearse
 from flower_apps.runs import PLAN
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flower_apps.rehearsal import PlannedStage
+from flower_apps.planned import PlannedStage
 from flower_apps.settings import GroupSettings
 
 GUESSES = {("cnn", "cpu"): 8e-4, ("resnet18", "cpu"): 2e-2, ("cnn", "cuda"): 4e-5, ("resnet18", "cuda"): 2e-4}

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from evaluation.difficulty import Separability, separability
-from evaluation.ranking import Ranking, notes, rank_methods, shown
+from evaluation.ranking import Ranking, rank_methods
+from evaluation.ranking_table import notes, shown
 from evaluation.report.grid import Cell, Column, Grid, Line, Number, anchor
 from evaluation.report.sections import AFTER, Section, slug
 from evaluation.spread import THRESHOLD, spread

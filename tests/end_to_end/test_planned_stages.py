@@ -15,7 +15,8 @@ from in_process import Killed, kill_at, run_group
 from flower_apps.cluster import Cluster, Node
 from flower_apps.lanes import Means
 from flower_apps.plan import Plan, check_plan, make_plan
-from flower_apps.rehearsal import Rehearsed, rehearse
+from flower_apps.planned import Rehearsed
+from flower_apps.rehearsal import rehearse
 from flower_apps.runs import stages_of
 from flower_apps.settings import GroupSettings
 from flower_apps.stages_done import Planned, StagesDone, mark_done

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from evaluation.ranking import Ranking, rank_methods, ranking_text, read_runs
+from evaluation.ranking import Ranking, rank_methods, read_runs
+from evaluation.ranking_table import ranking_text
 from evaluation.results import COLUMNS, write_results
 from partitions.errors import BadInput
 

@@ -13,7 +13,8 @@ import pytest
 from made_up_run import write_run
 
 from evaluation.curves import read_curves
-from evaluation.ranking import rank_methods, ranking_text, read_runs
+from evaluation.ranking import rank_methods, read_runs
+from evaluation.ranking_table import ranking_text
 from evaluation.report.sections import LONGEST_SLUG, slug
 from evaluation.report.write import write_report
 from evaluation.results import FILE, read_results, write_table

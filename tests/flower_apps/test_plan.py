@@ -21,9 +21,9 @@ from flower_apps.durations import in_words
 from flower_apps.lanes import Means
 from flower_apps.plan import Plan, Step, check_plan, packed
 from flower_apps.plan_table import plan_view
+from flower_apps.planned import PLANNED, PlannedStage, Rehearsed, Work
 from flower_apps.progress import Progress
 from flower_apps.rates import Rates, rates_of, read_measured
-from flower_apps.rehearsal import PLANNED, PlannedStage, Rehearsed, Work
 from flower_apps.runs import PLAN, RunFolder
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
