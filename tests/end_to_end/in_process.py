@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,10 @@ def run_group(
     nodes = len(partition_of(settings, home).sites)
     grid = InProcessGrid({**settings.to_run_config(), "home": str(home)}, nodes, before, refuse)
     run = RunFolder(out)
-    events = EventSink(run.path / "events.jsonl")
-    federation = Federation(grid, meet_sites(grid, nodes, {}, events), events, 60.0, settings.failure_policy)
-    with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
-        GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
+    with closing(EventSink(run.path / "events.jsonl")) as events:
+        federation = Federation(grid, meet_sites(grid, nodes, {}, events), events, 60.0, settings.failure_policy)
+        with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
+            GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
     return grid
 
 
