@@ -14,9 +14,11 @@ import torch
 from rich.console import Console
 
 from benchmarks import __main__ as command
+from benchmarks import messages
 from benchmarks.lethe_run import LetheRun, read_times
 from benchmarks.machine import describe_machine
 from benchmarks.memory import MemoryWatch, Peak, sample
+from benchmarks.messages import costs_table
 from benchmarks.plain import PlainLoop
 from benchmarks.report import Report
 from benchmarks.stock import APP, StockRun, read_rounds, write_records
@@ -209,3 +211,15 @@ def test_the_overhead_of_a_study_is_what_is_above_the_sites_own_seconds() -> Non
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(ways_table([one, two]))
     assert "2.00" in console.export_text()
+
+
+def test_a_message_costs_its_exchange_over_the_sites_and_the_ways_are_compared() -> None:
+    found = {(1_000_000, "messages"): 0.4, (1_000_000, "files"): 0.1}
+    table = costs_table(found, 20)
+    (row,) = zip(*(column.cells for column in table.columns), strict=True)
+    assert row == ("4", "20.0", "5.0", "0.25")
+
+
+def test_the_keys_of_the_messages_app_are_those_that_it_is_given() -> None:
+    config = tomllib.loads((messages.APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert set(config) == {"events", "sites", "sizes", "turns"}

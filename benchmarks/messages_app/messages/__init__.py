@@ -1,0 +1,1 @@
+"""Models sent to sites that do nothing."""
