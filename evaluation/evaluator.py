@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Protocol, Self
 
 from evaluation.curves import write_curves
@@ -15,6 +15,8 @@ from evaluation.submission import Submission
 
 WRITING = 0.05
 """Share of the time that an evaluator with patience spends on writing tables, at most: they grow with every model."""
+HURRY = 1.0
+"""Seconds that scoring may still take once the command is interrupted; a resumed run scores what is left out."""
 
 
 class Evaluator(Protocol):
@@ -78,20 +80,21 @@ class Beside:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._thread = ThreadPoolExecutor(1, "evaluator")
-        self._scoring: Future[None] | None = None
+        self._scoring: _Scoring | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *failure: object) -> None:
-        with self._thread:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if error is None or isinstance(error, Exception):
             self.finish()
+        elif self._scoring is None or self._scoring.ended(HURRY):  # who interrupts waits for no attack to be computed
+            self._evaluator.finish()
 
     def submit(self, submission: Submission) -> None:
         """Have a submission scored once the last one is."""
         self._wait()
-        self._scoring = self._thread.submit(self._evaluator.submit, submission)
+        self._scoring = _Scoring(self._evaluator, submission)
 
     def finish(self) -> None:
         """Return when all is scored and written."""
@@ -104,3 +107,30 @@ class Beside:
         scoring, self._scoring = self._scoring, None
         if scoring is not None:
             scoring.result()
+
+
+class _Scoring(Thread):
+    """Scores one submission; ends with the process, whatever it is at."""
+
+    def __init__(self, evaluator: Evaluator, submission: Submission) -> None:
+        super().__init__(name="evaluator", daemon=True)
+        self._evaluator, self._submission = evaluator, submission
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._evaluator.submit(self._submission)
+        except BaseException as error:
+            self._error = error
+
+    def ended(self, patience: float) -> bool:
+        """Wait some seconds; tell whether it has ended."""
+        self.join(patience)
+        return not self.is_alive()
+
+    def result(self) -> None:
+        """Wait, and raise what it raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error

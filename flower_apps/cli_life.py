@@ -31,17 +31,18 @@ def status(
 ) -> None:
     """Show what a run is doing, or what became of it; from any terminal, live until it ends or Ctrl-C leaves.
 
-    RUN is a run folder, a name below runs/, or latest (default: the run that was started last).
+    RUN is a run folder, a name below runs/, or latest, the run that was started last (default: that of those that
+    are running, or else latest).
     """
     from flower_apps.progress import table_console
-    from flower_apps.status import RunWatch, newest_run, overview, overview_table, show
+    from flower_apps.status import RunWatch, overview, overview_table, run_of_interest, show
 
     root = resolve_home(home)
     if all_runs:
         rows = overview(root, most, _note)
         print_rows(rows, overview_table(rows), as_json)
         return
-    folder = _find(run, root) if run else newest_run(root, say=_note)
+    folder = _find(run, root) if run else run_of_interest(root, _note)
     if as_json:
         typer.echo(json.dumps(RunWatch(folder, root).summary(), indent=1))
         return

@@ -20,6 +20,7 @@ from flower_apps.depot import check_depot, depot_url
 from flower_apps.evaluators import scoring
 from flower_apps.executor import GroupExecutor
 from flower_apps.gpu_memory import check_memory
+from flower_apps.labels import labels_of
 from flower_apps.lanes import Lanes, Means
 from flower_apps.lifetime import Lifetime
 from flower_apps.plan import Plan, check_plan, make_plan
@@ -186,9 +187,9 @@ def _run_all(
 ) -> None:
     """Run every group that the cache does not have; one that fails ends no other."""
     progress.say("looking into the cache", "dim")
-    labels = _names(groups)
+    names = _names(groups)
     missing = [
-        group for group in groups if not _read_cached(group, labels[group_id(group)], home, run, progress, lifetime)
+        group for group in groups if not _read_cached(group, names[group_id(group)], home, run, progress, lifetime)
     ]
     if not missing:
         return
@@ -196,11 +197,10 @@ def _run_all(
         means = means.on(join())
     means = replace(means, at_once=check_memory(missing, means, progress.say))
     progress.say("starting Flower and Ray", "dim")
-    names = _names(missing)
 
     def ended(group: GroupSettings, reason: str, log: Path) -> None:
         if reason:
-            lifetime.failed(group, labels[group_id(group)], reason, log)
+            lifetime.failed(group, names[group_id(group)], reason, log)
         else:
             lifetime.completed(group)
 
@@ -234,7 +234,7 @@ def _read_cached(
         lifetime.failed(group, label, str(error))
         return True
     lifetime.completed(group)
-    progress.say(f"{group.name}: everything is in the cache")
+    progress.say(f"{label or group.name}: everything is in the cache")
     return True
 
 
@@ -255,7 +255,7 @@ def _names(groups: Sequence[GroupSettings]) -> dict[str, str]:
     """Return a name for each group in progress and errors, by its id; one group needs none."""
     if len(groups) == 1:
         return {group_id(groups[0]): ""}
-    return {group_id(group): f"{group.name} {group_id(group)[:4]}" for group in groups}
+    return labels_of({group_id(group): group.to_run_config() for group in groups})
 
 
 def _write_up(out: Path) -> None:

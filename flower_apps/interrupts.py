@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import stat
 import threading
 from types import FrameType
 from typing import Any
@@ -44,4 +47,16 @@ class Interrupts:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        _leave_terminal()
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _leave_terminal() -> None:
+    """Let what is still said go nowhere: the terminal is gone, and to write to it is an error."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # files and pipes are still there
+                os.dup2(nowhere, stream)
+    os.close(nowhere)

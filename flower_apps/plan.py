@@ -18,12 +18,13 @@ from evaluation.files import write_text
 from flower_apps.cluster import Cluster
 from flower_apps.control import usable_cores
 from flower_apps.durations import in_words
+from flower_apps.labels import labels_of
 from flower_apps.lanes import Means
 from flower_apps.manifest import Manifest
 from flower_apps.planned import PlannedStage, Rehearsed
 from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
 from flower_apps.rehearsal import TooLong, rehearse
-from flower_apps.runs import PLAN
+from flower_apps.runs import PLAN, group_id
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput
 
@@ -135,6 +136,8 @@ class Plan:
         What was found for each group.
     names : mapping of str to str
         Experiment by group id.
+    labels : mapping of str to str
+        What a group is called where several are told apart, by its id.
     rates : mapping of str to Rates
         By group id.
     home : Path
@@ -163,6 +166,7 @@ class Plan:
     memory_there: int
     at_work: Mapping[str, int] = field(default_factory=dict)
     cluster: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def group_seconds(self) -> list[float]:
         """Return the predicted seconds of each group, in order; a shared stage counts for the first that takes it."""
@@ -221,9 +225,8 @@ class Plan:
     @property
     def fails(self) -> list[str]:
         """One line for each group that would end early."""
-        return [
-            f"{self.names[found.group]} {found.group[:4]}: {found.fails}" for found in self.rehearsed if found.fails
-        ]
+        called = {**self.names, **self.labels}
+        return [f"{called[found.group]}: {found.fails}" for found in self.rehearsed if found.fails]
 
     @property
     def doubts(self) -> list[str]:
@@ -350,6 +353,7 @@ def make_plan(
         memory_there=psutil.virtual_memory().total,
         at_work=at_work,
         cluster=means.cluster.address if means.cluster else "",
+        labels=labels_of({group_id(group): group.to_run_config() for group in groups}),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -30,7 +30,8 @@ def plan_view(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     parts: list[RenderableType] = [_by_kind(plan), _amounts(plan)]
     shown = list(plan.steps) if every_stage else _biggest(plan.steps)
     if shown:
-        parts.append(_listed(shown, "Every stage" if every_stage else "The longest"))
+        labels = plan.labels if len(plan.rehearsed) > 1 else {}
+        parts.append(_listed(shown, "Every stage" if every_stage else "The longest", labels))
     parts += [Text(f"would fail: {text}", style="red") for text in plan.fails]
     parts += [Text(f"note: {text}", style="dim") for text in plan.doubts]
     return Group(*parts)
@@ -92,7 +93,7 @@ def _biggest(steps: Iterable[Step]) -> list[Step]:
     return sorted(left, key=lambda step: -step.seconds)[:BIGGEST]
 
 
-def _listed(steps: Iterable[Step], title: str) -> Table:
+def _listed(steps: Iterable[Step], title: str, labels: Mapping[str, str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("kind", no_wrap=True, min_width=max(map(len, KINDS)))
     table.add_column("what", overflow="fold")
@@ -101,7 +102,7 @@ def _listed(steps: Iterable[Step], title: str) -> Table:
     for step in steps:
         table.add_row(
             step.stage.kind,
-            step.stage.label,
+            f"{step.stage.label} · {labels[step.groups[0]]}" if labels and len(step.groups) == 1 else step.stage.label,
             str(len(step.groups)),
             "cached" if step.stage.cached else in_words(step.seconds),
             in_bytes(step.stage.kept) if step.stage.kept else "-",

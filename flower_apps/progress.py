@@ -19,13 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flower_apps.durations import clock
+from flower_apps.stages_done import TRUSTED
 
 Event = Mapping[str, Any]
 
 PLAIN_EVERY = 10.0
 """Seconds between two lines about the rounds of a stage where the output is no terminal."""
-TRUSTED = 10.0
-"""Seconds of finished stages after which their pace corrects what is left."""
 BAR_WIDTH = 20
 _ASIDE = "\0"
 """Name of no run: what the command itself does."""

@@ -180,12 +180,14 @@ class Searching:
         return Found(fit[0] if fit else None, reason="no trial can run")
 
     def _walk(self, search: Search, number: int, values: Mapping[str, Any]) -> MethodConfig | None:
-        """Return the settings of a trial that can run, its stages walked through."""
+        """Return the settings of a trial that can run, its stages walked through; of none that is known to fail."""
         config, _ = self._configured(search, values)
-        if config is not None:
-            self._scorer.look(
-                self._put(search, number, config), self._checkpoint, search.gold, search.anchors, search.case
-            )
+        if config is None:
+            return None
+        arm = self._put(search, number, config)
+        if arm.last.status != "ok":  # it is in the cache, and diverged
+            return None
+        self._scorer.look(arm, self._checkpoint, search.gold, search.anchors, search.case)
         return config
 
     def _try(self, search: Search, number: int, values: Mapping[str, Any]) -> Trial:

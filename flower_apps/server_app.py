@@ -78,7 +78,7 @@ def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
             try:
                 with told(sink, home):
                     check_groups([group])
-                    _execute(group, home, run, grid, roster, sink)
+                    _execute(group, home, run, grid, roster, sink, Handover.here())
             except SiteLost:
                 raise
             except Exception as error:
@@ -95,9 +95,15 @@ def _meet(grid: Grid, settings: GroupSettings, home: Path, events: EventSink) ->
 
 
 def _execute(
-    settings: GroupSettings, home: Path, run: RunFolder, grid: Grid, roster: Roster, events: EventSink
+    settings: GroupSettings,
+    home: Path,
+    run: RunFolder,
+    grid: Grid,
+    roster: Roster,
+    events: EventSink,
+    handover: Handover | None = None,
 ) -> None:
-    federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy, Handover.here())
+    federation = Federation(grid, roster, events, settings.timeout, settings.failure_policy, handover)
     with scoring(settings, run.path, lambda text: events.emit("note", text=text)) as evaluator:
         GroupExecutor(settings, home, run, FederatedSites(federation), federation, events, evaluator).execute()
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TRUSTED = 10.0
+"""Seconds of finished stages after which their pace corrects what is left."""
 Told = tuple[str, str]
 """Kind and label of a stage: all that is known of one whose key hangs on what is still to be computed."""
 
@@ -52,6 +54,9 @@ class StagesDone:
         self._stages = stages
         self._done: dict[Told, set[str]] = defaultdict(set)
         self._claimed: dict[Told, dict[str, float]] = defaultdict(dict)
+        self._begun: dict[Told, float] = {}
+        self.took: dict[Told, list[float]] = defaultdict(list)
+        """Seconds from the beginning to the end of the stages that have had both."""
 
     def __len__(self) -> int:
         return len({(kind, key) for (kind, _), keys in self.keys().items() for key in keys})
@@ -61,8 +66,12 @@ class StagesDone:
         kind, key = str(event.get("stage")), str(event.get("key") or "")
         if event["kind"] == "claimed":
             self._claimed[kind, str(event.get("name"))][key] = float(event.get("time", 0.0))
+        elif event["kind"] == "stage-started":
+            self._begun[kind, str(event.get("label"))] = float(event.get("time", 0.0))
         elif event["kind"] in ("stage-finished", "stage-cached"):
             about = kind, str(event.get("label"))
+            if (begun := self._begun.pop(about, None)) is not None:
+                self.took[about].append(float(event.get("time", begun)) - begun)
             claimed = {} if key else self._claimed.pop(about, {})  # several where one training makes several stages
             self._done[about] |= {key} if key else set(claimed) or (set() if self._done[about] else {about[1]})
 
@@ -97,6 +106,22 @@ def planned_stages(path: Path, since: float) -> list[Planned]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
+
+
+def pace(planned: Sequence[Planned], groups: Mapping[str, StagesDone]) -> float:
+    """Return how long finished stages took over what was predicted; 1 until enough of them tell (`TRUSTED`)."""
+    expected: dict[tuple[str, Told], list[float]] = defaultdict(list)
+    for stage in planned:
+        for group in stage.groups if not stage.cached else ():
+            expected[group, stage.about].append(stage.seconds)
+    pairs = [
+        pair
+        for group, told in groups.items()
+        for about, took in told.took.items()
+        for pair in zip(expected[group, about], took, strict=False)
+    ]
+    predicted, took_all = (sum(numbers) for numbers in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return took_all / predicted if min(predicted, took_all) > TRUSTED else 1.0
 
 
 def mark_done(

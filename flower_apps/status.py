@@ -15,10 +15,11 @@ from rich.text import Text
 
 from evaluation.runs import read_record
 from flower_apps.durations import clock, in_words
+from flower_apps.labels import labels_of
 from flower_apps.progress import Progress, StageState
 from flower_apps.run_state import INTERRUPTED, RUNNING, RunState, known_runs, last_sign, state_of
 from flower_apps.runs import PLAN, stages_of
-from flower_apps.stages_done import Planned, StagesDone, mark_done, planned_stages
+from flower_apps.stages_done import Planned, StagesDone, mark_done, pace, planned_stages
 from flower_apps.watch import EventTail
 from partitions.errors import BadInput
 
@@ -98,6 +99,7 @@ class GroupWatch:
             live = self._at_failure
         return {
             "group": self.id,
+            "label": self.name,
             "experiment": str(self.settings.get("name", "")),
             "state": word,
             "stages_done": stages.get("done", len(self.done)),
@@ -134,13 +136,13 @@ class RunWatch:
         """Read what is new."""
         self._record = read_record(self.folder)
         self.state = state_of(self.folder, self._record)
-        asked = (self._record.get("command") or {}).get("groups") or list(self._record["groups"])
+        groups = self._record["groups"]
+        asked = (self._record.get("command") or {}).get("groups") or list(groups)
+        labels = labels_of({id: groups[id] for id in asked if id in groups})
         for id in asked:
-            if id not in self._groups and id in self._record["groups"]:
-                settings = self._record["groups"][id]
-                name = f"{settings.get('name', '')} {id[:4]}" if len(asked) > 1 else str(settings.get("name", ""))
+            if id not in self._groups and id in groups:
                 path = self.folder / "events" / f"{id}.jsonl"
-                self._groups[id] = GroupWatch(name, id, settings, path, self._progress, self._stages)
+                self._groups[id] = GroupWatch(labels[id], id, groups[id], path, self._progress, self._stages)
         for id, group in self._groups.items():
             group.look(float(self._record.get("started") or 0.0))
             if id in self._record.get("outcomes", {}):
@@ -176,11 +178,19 @@ class RunWatch:
             "stages_done": sum(done) if planned else sum(group["stages_done"] for group in groups),
             "stages_planned": len(planned) or None,
             "stages_named": stages_named,
-            "seconds_left": sum(stage.seconds for stage in missing) / side_by_side if planned else None,
+            "seconds_left": self._left(planned, missing) / side_by_side if planned else None,
             "groups": groups,
             "failure": failures[-1] if failures else failed[-1]["reason"] if failed else "",
             "log": next((group["log"] for group in reversed(groups) if group["log"]), ""),
         }
+
+    def _left(self, planned: Sequence[Planned], missing: Sequence[Planned]) -> float:
+        """Return the seconds that missing stages take one after the other, by the pace of those that are done."""
+        at_pace = pace(planned, {group.id: group.done for group in self._groups.values()})
+        predicted = {stage.about[1]: stage.seconds * at_pace for stage in missing}
+        live = [stage for group in self._groups.values() for stage in self._progress.stages(group.name)]
+        spent = sum(min(time.time() - stage.started, predicted.get(stage.label, 0.0)) for stage in live)
+        return max(sum(stage.seconds for stage in missing) * at_pace - spent, 0.0)
 
     def view(self) -> RenderableType:
         """Return it for a terminal: the run, its groups, and a line for every stage that is live."""
@@ -275,6 +285,14 @@ def newest_run(
     raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", remedy)
 
 
+def run_of_interest(home: Path, say: Callable[[str], None] = lambda text: None) -> Path:
+    """Return the run that is running and was started last, or else the one that was started last."""
+    try:
+        return newest_run(home, running=True)
+    except BadInput:
+        return newest_run(home, say=say)
+
+
 def _head(told: Mapping[str, Any]) -> RenderableType:
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="bold", no_wrap=True)
@@ -310,8 +328,7 @@ def _groups_table(groups: list[dict[str, Any]]) -> Table:
     for group in groups:
         planned = f"/{group['stages_planned']}" if group["stages_planned"] else ""
         at = "; ".join(_at(stage) for stage in group["stage"])
-        name = f"{group['experiment']} {group['group'][:4]}"
-        table.add_row(escape(name), _coloured(group["state"]), f"{group['stages_done']}{planned}", escape(at))
+        table.add_row(escape(group["label"]), _coloured(group["state"]), f"{group['stages_done']}{planned}", escape(at))
     return table
 
 

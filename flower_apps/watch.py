@@ -19,6 +19,9 @@ from partitions.errors import OutOfMemory, RunFailed
 from partitions.patience import Patience
 
 Event = dict[str, Any]
+NUMBERS = ("time", "round", "rounds", "sites", "loss", "metric")
+"""Fields of an event that are numbers where they are there."""
+MOST = 1e15
 OnEvent = Callable[[Event], None]
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -91,7 +94,7 @@ class EventTail:
         self._offset = path.stat().st_size if path.exists() and not from_start else 0
 
     def new(self) -> Iterator[Event]:
-        """Yield the events written since the last call; lines that are no JSON object are skipped."""
+        """Yield the events written since the last call; lines that are no event are skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -101,10 +104,19 @@ class EventTail:
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            with contextlib.suppress(ValueError, RecursionError):
+                if _is_event(event := json.loads(line)):
                     yield event
+
+
+def _is_event(event: Any) -> bool:
+    """Tell whether that is what an `EventSink` writes, as far as it is read."""
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return False
+    if event["kind"].startswith("round-") and event.get("round") is None:
+        return False
+    numbers = (event[name] for name in NUMBERS if event.get(name) is not None)
+    return all(isinstance(number, int | float) and -MOST < number < MOST for number in numbers)
 
 
 class RunProcesses:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from partitions.errors import OutOfMemory, RunFailed, SiteLost, gpu_full
 from partitions.patience import Patience
+from strategies.handover import GONE
 from strategies.wire import CLIENT_RAISED, error_of
 
 FailurePolicy = Literal["fail", "continue"]
@@ -53,8 +54,8 @@ def exchange(
     timeout : float
         Seconds the whole exchange may take.
     failure_policy : {"fail", "continue"}
-        After a client raised: end the run, or return its error reply among the others. A GPU that is full is not the
-        client's fault and ends the run (`OutOfMemory`).
+        After a client raised: end the run, or return its error reply among the others. A GPU that is full, or a model
+        handed over that is gone, is not the client's fault and ends the run (`OutOfMemory`, `SiteLost`).
     on_reply : callable, optional
         Called with name, reply and the seconds since the push, in order of arrival.
     during : str
@@ -104,12 +105,13 @@ def _refuse_fatal(name: str, reply: Message, failure_policy: FailurePolicy, duri
     what, traceback = error_of(reply)
     raised = reply.error.code == CLIENT_RAISED
     no_room = raised and gpu_full(what)
-    if raised and failure_policy == "continue" and not no_room:
+    lost = raised and GONE in what
+    if raised and failure_policy == "continue" and not no_room and not lost:
         return
     if "ActorDiedError" in what:
         what = "its worker process died (killed, or out of memory?)"
     did = _WHAT.get(reply.error.code, f"failed (code {reply.error.code})")
-    kind = OutOfMemory if no_room else RunFailed if raised else SiteLost
+    kind = OutOfMemory if no_room else RunFailed if raised and not lost else SiteLost
     error = kind(f"{name} {did}{f' in {during}' if during else ''}: {what}")
     if traceback:
         error.add_note(f"At {name}:\n{traceback}")

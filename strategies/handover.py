@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from partitions.errors import Refused
+from partitions.errors import Refused, RunFailed
 
 if TYPE_CHECKING:
     from unlearning.state import State
 
 FOLDER = "LETHE_HANDOVER"
 """Environment variable with the folder of the files, absolute."""
+GONE = "a model that was handed over is gone"
+"""Begins what a site says that cannot read one: no fault of the site, and a run that is submitted again has it anew."""
 _ORDER = "order"
 _ALIGNED = 64
 """Bytes that the header of a ``.npy`` file is a multiple of."""
@@ -88,10 +90,21 @@ def take(path: str) -> State:
     ------
     Refused
         Where the environment names no folder, or the file is not in it.
+    RunFailed
+        When the file is no more, or not whole; it begins with `GONE`.
     """
     named = os.environ.get(FOLDER, "")
     if not named or Path(path).resolve().parent != Path(named).resolve():
         raise Refused(f"a model is to come in the message here, not as the file {path}")
+    try:
+        return _read(path)
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(
+            f"a model that was handed over is gone: {path} ({error}): does something clean up temporary folders?"
+        ) from None
+
+
+def _read(path: str) -> State:
     from unlearning.state import State  # with torch, which the launcher does without
 
     with safe_open(path, framework="pt") as file:

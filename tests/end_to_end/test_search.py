@@ -14,6 +14,7 @@ from evaluation.evidence import Evidence
 from evaluation.runs import Run
 from evaluation.trials import FILE, read_trials, write_trials
 from flower_apps import searching
+from flower_apps.rehearsal import rehearse
 from flower_apps.reproduce import choose, reproduce
 from flower_apps.settings import GroupSettings
 
@@ -170,6 +171,15 @@ def test_a_diverged_trial_is_a_failed_one_and_never_chosen(done: tuple[Path, Pat
     assert trials.loc[1, "status"] == "diverged" and trials.loc[1, "reason"] and not trials.loc[1, "chosen"]
     assert pd.isna(trials.loc[1, "score"])
     assert trials.loc[2, "chosen"]
+
+
+def test_a_plan_walks_past_a_trial_that_is_known_to_have_diverged(done: tuple[Path, Path], tmp_path: Path) -> None:
+    search = '{"fedquit": {"lr": [1e30, 0.05]}}'
+    settings = small(methods="fedquit", search=search, search_sampler="grid", home=str(done[0]))
+    run_group(settings, done[0], tmp_path)
+    assert "diverged" in set(read_trials(tmp_path)["status"])
+    found = rehearse(settings, done[0])
+    assert all(stage.cached for stage in found.stages) and not found.fails
 
 
 def test_when_every_trial_fails_the_results_say_so(done: tuple[Path, Path], tmp_path: Path) -> None:

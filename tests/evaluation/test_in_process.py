@@ -124,6 +124,21 @@ def test_who_submits_goes_on_while_a_model_is_scored_and_waits_before_the_next()
     assert slow.scored == [0, 1] and slow.finished == [[0, 1]]
 
 
+def test_who_is_interrupted_waits_for_no_model_to_be_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluator, "HURRY", 0.01)
+    slow, ready = Slow(), Slow()
+    ready.go.set()
+    for one in (slow, ready):
+        with pytest.raises(KeyboardInterrupt), Beside(one) as beside:  # type: ignore[arg-type]
+            beside.submit(Scored(0))  # type: ignore[arg-type]
+            if one is ready:
+                beside.finish()
+            raise KeyboardInterrupt
+    assert slow.scored == slow.finished == []
+    assert ready.finished[-1] == [0]
+    slow.go.set()
+
+
 @pytest.mark.parametrize("then", ["submit", "finish"])
 def test_what_goes_wrong_beside_is_raised_once_and_what_was_scored_is_written(then: str) -> None:
     slow = Slow()

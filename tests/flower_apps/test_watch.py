@@ -160,6 +160,25 @@ def test_the_tail_starts_at_the_present_end_and_waits_for_whole_lines(tmp_path):
     assert list(tail.new()) == []
 
 
+def test_lines_that_no_sink_has_written_are_skipped(tmp_path):
+    good = {"kind": "round-finished", "time": 1.0, "round": 2, "loss": None}
+    odd = [
+        b'{"kind": "round", "time": "x"}',
+        b'{"kind": "round-started"}',
+        b'{"kind": "round-finished", "round": "two"}',
+        b'{"kind": "round-finished", "round": 2, "loss": "low"}',
+        b'{"kind": "reply", "time": 1e999}',
+        b'{"kind": "stage-started", "time": 1' + b"0" * 400 + b"}",
+        b'{"kind": 3}',
+        b"[]",
+        b"[" * 100_000,
+        b"\xff\x00 rubbish",
+    ]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join([*odd, json.dumps(good).encode(), b""]))
+    assert list(EventTail(path, from_start=True).new()) == [good]
+
+
 def test_a_missing_event_file_has_no_events(tmp_path):
     assert list(EventTail(tmp_path / "none.jsonl").new()) == []
 

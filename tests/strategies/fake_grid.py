@@ -72,9 +72,10 @@ class FakeGrid(Grid):
         return [entry for entry in self.log if site in (None, entry[0])]
 
     def _answer(self, message: Message) -> None:
-        site, call = self._site[message.metadata.dst_node_id], call_of(message)
-        self.log.append((site, message.metadata.message_type, call))
+        site = self._site[message.metadata.dst_node_id]
         try:
+            call = call_of(message)
+            self.log.append((site, message.metadata.message_type, call))
             reply = Message(self.handler(site, message.metadata.message_type, call), reply_to=message)
         except Silence:
             return

@@ -9,12 +9,14 @@ import torch
 from fake_sites import SITES, Hospitals, federation, schedule, start_state
 from safetensors.numpy import save_file
 
-from partitions.errors import Refused
+from partitions.errors import Refused, SiteLost
+from strategies.exchange import FailurePolicy
 from strategies.handover import FOLDER, Handover, take
 from strategies.recording import RecordingFedAvg
 from strategies.wire import array_bytes, call_content, call_of, make_message
 from unlearning.state import State
 
+CONFIG = {"round": 1, "seed": 0, "purpose": "train", "lr": 0.1, "epochs": 1, "records": "all", "request": ""}
 HELD = {site: (0, n) for site, n in zip(SITES, (10, 20, 30, 40), strict=True)}
 
 
@@ -92,6 +94,21 @@ def test_a_site_takes_no_file_from_elsewhere(folder: Path, tmp_path: Path) -> No
     for path in (secret, folder / ".." / "secret.safetensors", folder / "link.safetensors"):
         with pytest.raises(Refused, match="not as the file"):
             take(str(path))
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+@pytest.mark.parametrize("harm", ["gone", "cut short"])
+def test_a_model_that_is_gone_is_no_sites_fault_and_the_run_is_submitted_again(
+    folder: Path, policy: FailurePolicy, harm: str
+) -> None:
+    def spoil(site: str, op: str, call: object) -> None:
+        for path in folder.iterdir():
+            path.unlink() if harm == "gone" else path.write_bytes(path.read_bytes()[:20])
+
+    fed = federation(Hospitals(HELD, spoil), failure_policy=policy)
+    fed.handover = Handover.here()
+    with pytest.raises(SiteLost, match="a model that was handed over is gone"):
+        fed.ask("train", "train", SITES, state=start_state(), config=CONFIG)
 
 
 def test_training_gives_the_same_bits_and_counts_the_same_bytes(folder: Path) -> None:
