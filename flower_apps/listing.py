@@ -6,14 +6,13 @@ import json
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from flower_apps.cases import SEARCHED
 from flower_apps.cells import cells_of
 from flower_apps.experiment import SETTINGS
 from flower_apps.explain import Row, new_table
 from flower_apps.manifest import Manifest
 from flower_apps.settings import GroupSettings
+from flower_apps.strict_yaml import in_one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,16 +126,11 @@ def _shown(key: str, value: Any) -> str:
     if key not in MAPPINGS:
         return _spaced("\n".join(map(str, value)) if isinstance(value, list) else str(value))
     if isinstance(value, list):
-        return "\n".join(_flow(json.loads(one)) if one else "(none)" for one in value)
+        return "\n".join(in_one_line(json.loads(one)) if one else "(none)" for one in value)
     read = json.loads(value)
     if isinstance(read, dict):
-        return "\n".join(f"{method}: {_flow(settings)}" for method, settings in read.items())
-    return "\n".join(f"- {_flow({part: _single(those) for part, those in entry.items()})}" for entry in read)
-
-
-def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
+        return "\n".join(f"{method}: {in_one_line(settings)}" for method, settings in read.items())
+    return "\n".join(f"- {in_one_line({part: _single(those) for part, those in entry.items()})}" for entry in read)
 
 
 def _single(value: Any) -> Any:

@@ -44,6 +44,13 @@ class BadInput(ValueError):
         return type(self), (self.key, self.value, self.allowed, self.remedy)
 
 
+class Quantity(str):
+    """A number with its unit, such as ``2.0 GB``: an error shows it without the quotes of a text."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def shortened(text: str) -> str:
     """Return a text, or of a long one its beginning and its length."""
     if len(text) <= MOST_CHARACTERS:

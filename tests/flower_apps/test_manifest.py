@@ -300,6 +300,33 @@ def test_mistakes_are_one_line_that_names_them(groups, text, sets, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("methods: [{ga: {max-norm: 3}}, fedquit]", "write methods: {ga: {max-norm: 3}, fedquit: }"),
+        (
+            "methods: [fedquit, {ga: {max-norm: 3, lr: 1e-4}}]",
+            "write methods: {fedquit: , ga: {max-norm: 3, lr: 0.0001}}",
+        ),
+        ("methods: [ga: {max-norm: 3}, fedquit: ]", "write methods: {ga: {max-norm: 3}, fedquit: }"),
+        ("methods: [{ga: , max-norm: 3}]", "write methods: {ga: {max-norm: 5}, fedquit: }"),
+        ("methods: [{ga: {max-norm: 3}}, ga]", "write methods: {ga: {max-norm: 5}, fedquit: }"),
+        ("requests: [client: patient-1]", "write client:patient-1, without a blank"),
+        ("requests: {client: patient-1}", "write client:patient-1, without a blank"),
+        ("requests: [[client: patient-1, class:5]]", "write client:patient-1, without a blank"),
+        ("unlearn-seeds: [{0: 1}]", "a list of whole numbers"),
+    ],
+)
+def test_a_mapping_where_a_list_has_texts_is_shown_as_it_is_meant(groups, text, remedy):
+    with pytest.raises(BadInput) as refused:
+        groups(f"a: {{{text}}}")
+    assert str(refused.value).startswith(f"a.{text.partition(':')[0]}=")
+    assert remedy in str(refused.value)
+    right = remedy.removeprefix("write ")
+    if right.startswith("methods") and "max-norm: 3" in right:
+        assert groups(f"a: {{{right}}}")[0].method_overrides()["ga"]["max-norm"] == 3
+
+
 def test_an_unknown_experiment_names_the_nearest_and_the_file(groups):
     with pytest.raises(BadInput, match=r"mine\.yaml; did you mean 'quickstart'"):
         groups("quickstart: {}", "quikstart")
