@@ -13,6 +13,7 @@ from flower_apps.explain import Row, new_table
 from flower_apps.manifest import Manifest
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import in_one_line
+from partitions.errors import naming
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,12 +34,14 @@ def experiment_row(manifest: Manifest, name: str, sets: Sequence[str] = ()) -> R
     `settings` has every key that is not at its default in all groups: its value, or the list of the groups' values.
     """
     experiment, groups = manifest.get(name), manifest.groups([name], sets)
+    with manifest.placing([name], sets):
+        cells = {cell for group in groups for cell in _cells(group)}
     return {
         "name": name,
         "description": experiment.description,
         "tags": list(experiment.tags),
         "groups": len(groups),
-        "cells": len({cell for group in groups for cell in _cells(group)}),
+        "cells": len(cells),
         "seeds": _seeds(groups),
         "budget": experiment.budget.to_json(),
         "report": experiment.report,
@@ -95,9 +98,11 @@ def experiment_table(row: Row) -> Table:
 def _cells(group: GroupSettings) -> Iterator[tuple[Hashable, ...]]:
     """Yield what tells the cells of an experiment's groups apart: groups may share some."""
     training = group.model_copy(update=dict.fromkeys((*WITHIN, *SEARCH), ""))
+    with naming(group.name):
+        requested = cells_of(group)
     search = tuple(getattr(group, key) for key in SEARCH[1:])
     overrides, searched = group.method_overrides(), group.searched()
-    for request, method, seed in cells_of(group):
+    for request, method, seed in requested:
         cell = (training, request, method, seed, json.dumps(overrides.get(method), sort_keys=True))
         yield cell
         if method in searched:

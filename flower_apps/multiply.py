@@ -14,7 +14,7 @@ from flower_apps.cells import Exclusion, check_excludable, normal, write_exclusi
 from flower_apps.experiment import OWN_KEYS, Experiment, check_key
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import in_one_line
-from partitions.errors import BadInput, Quantity, unknown_name
+from partitions.errors import BadInput, Quantity, naming, unknown_name
 
 LIST_KEYS = {"methods": ",", "requests": ";", "unlearn-seeds": ",", "evaluate-seeds": ","}
 """Keys that hold several values in one group, with what separates them; a list for any other key makes groups."""
@@ -191,7 +191,8 @@ def _value(group: GroupSettings, key: str) -> Any:
 
 def _cell_values(group: GroupSettings, key: str) -> list[str]:
     """Return the methods or the requests of a group, for `Rule.check` to look up in."""
-    return group.method_names() if key == "method" else [normal(text) for text in group.request_texts()]
+    with naming(group.name):
+        return group.method_names() if key == "method" else [normal(text) for text in group.request_texts()]
 
 
 def _without(group: GroupSettings, rules: Iterable[Rule]) -> GroupSettings:
@@ -211,10 +212,8 @@ def _without(group: GroupSettings, rules: Iterable[Rule]) -> GroupSettings:
 
 
 def _parse(scalars: Mapping[str, Any], name: str) -> GroupSettings:
-    try:
+    with naming(name):
         return GroupSettings.parse(scalars)
-    except BadInput as error:
-        raise BadInput(f"{name}.{error.key}", error.value, error.allowed, error.remedy) from None
 
 
 def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:

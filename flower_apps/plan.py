@@ -25,7 +25,7 @@ from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
 from flower_apps.rehearsal import TooLong, rehearse
 from flower_apps.runs import PLAN
 from flower_apps.settings import GroupSettings
-from partitions.errors import BadInput, Quantity
+from partitions.errors import BadInput, Quantity, naming
 
 FLOWER_BYTES = 2.0e9
 """Memory of a Flower run beside its workers: SuperLink, Ray, ServerApp; measured (docs/plan.md)."""
@@ -315,11 +315,10 @@ def make_plan(
     takers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group in groups:
         try:
-            found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
+            with naming(group.name):
+                found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
         except TooLong:
             return None
-        except BadInput as error:
-            raise BadInput(f"{group.name}.{error.key}", error.value, error.allowed, error.remedy) from None
         rehearsed.append(found)
         names[found.group] = group.name
         rates[found.group] = rates_of(
@@ -411,7 +410,7 @@ def _beyond(plan: Plan, name: str, budget: Mapping[str, float]) -> Iterator[BadI
         ("memory-gb", own.memory / 1e9, "use fewer workers or jobs"),
     ):
         if key in budget and value > float(budget[key]):
-            text = f"at most {budget[key]:g}, which {name} sets itself as its budget"
+            text = f"at most {budget[key]:g}, the budget of {name}"
             number = Quantity(_beside(value, float(budget[key])))
             yield BadInput(f"{name}.budget.{key}", number, text, f"{remedy}, or raise the budget")
 
@@ -426,11 +425,12 @@ def check_fetched(groups: Sequence[GroupSettings], home: Path) -> None:
     from flower_apps.explain import is_fetched
     from partitions.catalogue import DATASETS
 
-    for name in dict.fromkeys(group.dataset for group in groups):
+    for name, group in {group.dataset: group for group in reversed(groups)}.items():
         nothing_to_fetch = DATASETS.get(name).layout.startswith(NOTHING)
         if not nothing_to_fetch and not is_fetched(name, home):
             allowed = f"a data set that is at {home / 'data'}: a plan counts its records"
-            raise BadInput("dataset", name, allowed, f"fetch it with `lethe data fetch {name}`")
+            with naming(group.name):
+                raise BadInput("dataset", name, allowed, f"fetch it with `lethe data fetch {name}`")
 
 
 def packed(seconds: Sequence[float], side_by_side: int) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MOST_NAMES, FEW_NAMES = 30, 6
 """Names up to which an error lists them all, and how many it gives of more."""
@@ -56,6 +57,15 @@ def shortened(text: str) -> str:
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]}... ({len(text)} characters)"
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put a name, such as an experiment's, in front of the key of a `BadInput` that is raised within."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{name}.{error.key}", error.value, error.allowed, error.remedy) from None
 
 
 class RunFailed(RuntimeError):
