@@ -377,7 +377,9 @@ def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = N
         refusals += _beyond(plan, name, budget)
     if refusals:
         first, *others = refusals
-        also = "".join(f"; also too much: {one.key}={one.value!r}, allowed is {one.allowed}" for one in others)
+        keys = [".".join(one.key.split(".")[-2:]) for one in others]  # whose budget it is, is said behind
+        parts = [f"{key}={one.value!r}, allowed is {one.allowed}" for key, one in zip(keys, others, strict=True)]
+        also = "".join(f"; also too much: {part}" for part in parts)
         remedies = "; ".join(dict.fromkeys(one.remedy for one in refusals))
         raise BadInput(first.key, first.value, f"{first.allowed}{also}", remedies)
 

@@ -140,8 +140,8 @@ def test_all_that_is_too_much_is_named_in_one_line_and_numbers_are_not_quoted() 
         check_plan(plan, {"experiment-g1": {"hours": 0.5, "disk-gb": 1, "memory-gb": 50}})
     text = str(refused.value)
     assert text.startswith("disk=2.0 GB: allowed is what fits: 1.0 GB are free at /somewhere; also too much: memory=")
-    assert "experiment-g1.budget.hours=1.00, allowed is at most 0.5" in text
-    assert "experiment-g1.budget.disk-gb=2.00, allowed is at most 1" in text
+    assert "too much: budget.hours=1.00, allowed is at most 0.5, the budget of experiment-g1;" in text
+    assert "too much: budget.disk-gb=2.00, allowed is at most 1, the budget of experiment-g1;" in text
     assert "'" not in text and "\n" not in text and "memory-gb" not in text
     assert text.count("or raise the budget") == 2 and "another LETHE_HOME" in text
 
