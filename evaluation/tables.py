@@ -393,20 +393,22 @@ def _title(labels: Row, rows: list[Row]) -> str:
     return " · ".join([*parts, *(f"preset {name}" for name in sorted(presets) if len(presets) == 1)])
 
 
-def records_note(labels: Row, rows: list[Row], metric: str) -> str:
-    """Say on which records the numbers are, and how many."""
-    counts = {
-        split: max((row["metrics"].get(f"{split}_{metric}", {}).get("n") or 0 for row in rows), default=0)
-        for split in ("forget", "retain", "test")
-    }
-    forget, retain, test = (f"{count:,}" for count in counts.values())
+def records_note(labels: Row, rows: list[Row], metric: str, shown: Sequence[str] = FIGURES) -> str:
+    """Say on which records the numbers of the columns that are shown are, and how many."""
+    splits = [split for split in ("forget", "retain", "test") if split in shown]
+    counts = [
+        f"{max((row['metrics'].get(f'{split}_{metric}', {}).get('n') or 0 for row in rows), default=0):,}"
+        for split in splits
+    ]
     if labels["granularity"] == "sample":
-        return f"{metric} on the {forget} removed records (forget), on {test} held-out ones (retain, test)"
-    return f"forget, retain, test: {metric} on {forget}, {retain} and {test} held-out records"
+        held_out = ", ".join(splits[1:])
+        return f"{metric} on the {counts[0]} removed records (forget), on {counts[-1]} held-out ones ({held_out})"
+    each = f"{', '.join(counts[:-1])} and {counts[-1]}"
+    return f"{', '.join(splits)}: {metric} on {each} held-out records"
 
 
-def verdicts(rows: list[Row], metric: str) -> list[str]:
-    """Say what the table cannot tell: where doing nothing is no further from gold than chance would have it.
+def verdicts(rows: list[Row], metric: str, shown: Sequence[str] = FIGURES) -> list[str]:
+    """Say what the columns cannot tell: where doing nothing is no further from gold than chance would have it.
 
     Before recovery that is the original, after it recovery alone.
     """
@@ -421,6 +423,7 @@ def verdicts(rows: list[Row], metric: str) -> list[str]:
             title
             for name, title in names.items()
             if control is not None
+            and (title in shown or title != "MIA AUC")
             and (ends := control["metrics"].get(name, {}).get("interval")) is not None
             and ends[0] <= 0 <= ends[1]
         ]
@@ -440,16 +443,32 @@ def _further(rows: list[Row]) -> list[str]:
     return [f"Also measured: {', '.join(found)}; see `lethe report` and results.csv."] if found else []
 
 
+def _legend(shown: Sequence[str]) -> list[str]:
+    """Say what the columns beside the task's metric are, those alone that are shown."""
+    lines = []
+    if "MIA AUC" in shown:
+        lines.append(
+            f"MIA AUC: can losses tell forgotten from never-seen records? The aim is the value of {GOLD}, not 0.5."
+        )
+    distances = {"L2": "of the weights", "KL": "of the outputs on forget records"}
+    if names := [name for name in distances if name in shown]:
+        lines.append(f"{', '.join(names)}: distance to {GOLD} {', and '.join(distances[name] for name in names)}.")
+    costs = {"time": "of the unlearning step", "speedup": f"over retraining ({GOLD})"}
+    if names := [name for name in costs if name in shown]:
+        what = ", ".join(dict.fromkeys([costs["time"], *(costs[name] for name in names)]))
+        lines.append(f"{', '.join(names)}: {what}; recovered: with its recovery rounds.")
+    return lines
+
+
 def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str]) -> Text:
-    """Say what the columns are, and why a model is not ok."""
+    """Say what the columns that are shown are, and why a model is not ok."""
+    shown = [name for name in FIGURES if name not in left_out]
     lines = [
         f"{GOLD} retrained without the forgotten records: what every model is read against, at its checkpoint.",
-        f"{records_note(labels, rows, metric)}, and the difference to {GOLD}.",
-        f"MIA AUC: can losses tell forgotten from never-seen records? The aim is the value of {GOLD}, not 0.5.",
-        f"L2, KL: distance to {GOLD} of the weights, and of the outputs on forget records.",
-        f"time, speedup: of the unlearning step, over retraining ({GOLD}); recovered: with its recovery rounds.",
+        f"{records_note(labels, rows, metric, shown)}, and the difference to {GOLD}.",
+        *_legend(shown),
         "status ok: it ran to its end, which is no judgement of the model.",
-        *verdicts(rows, metric),
+        *verdicts(rows, metric, shown),
         *_further(rows),
     ]
     if any(row["method"] == "fine-tuning" for row in rows):
@@ -457,7 +476,6 @@ def _caption(labels: Row, metric: str, rows: list[Row], left_out: Sequence[str])
     if (seeds := max(row["seeds"] for row in rows)) > 1:
         lines.append(f"Means over up to {seeds} combinations of seeds; their spread is in results.csv.")
     if left_out:
-        lines = [line for line in lines if not line.startswith("MIA AUC")]
         lines.append(f"Left out for want of room: {', '.join(left_out)}; at 97 columns all is shown.")
     text = Text().append("\n".join(lines), style="dim")
     for row in rows:

@@ -22,7 +22,7 @@ from flower_apps import cli_life, cli_manifest, cli_plan, cli_reproduce
 from flower_apps.cli_options import AsJson, Depot, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
 from flower_apps.interrupts import INTERRUPTED
 from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
-from partitions.errors import BadInput, RunFailed, disk_full, unknown_name
+from partitions.errors import BadInput, RunFailed, disk_full, naming, unknown_name
 
 app = typer.Typer(
     help="Federated unlearning for medical imaging: run the methods, score them against retraining.",
@@ -77,13 +77,14 @@ def run(
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = asked.choose(experiments or [], tags or [])
-    flags = {"evaluator": evaluator, "depot": depot, "track": track}
-    groups = asked.groups(names, [*(sets or []), *(f"{key}={value}" for key, value in flags.items() if value)])
-    check_experiments(groups)
+    flags = {key: value for key, value in (("evaluator", evaluator), ("depot", depot), ("track", track)) if value}
+    groups = asked.groups(names, sets or [], flags)
+    with asked.placing(names, sets or [], flags):
+        check_experiments(groups)
     from flower_apps.command_run import run_experiments
     from flower_apps.plan import budgets_of
 
-    with _run_folder(root, out, "+".join(names)) as folder:
+    with asked.placing(names, sets or [], flags), _run_folder(root, out, "+".join(names)) as folder:
         code = run_experiments(
             groups,
             home=root,
@@ -236,7 +237,8 @@ def partition(
     named = outside_checkout("out", out) if out else None
     shown = []
     for number, settings in enumerate(splits_of(groups)):
-        made = make_split(settings, root)
+        with asked.placing([experiment], sets or []), naming(experiment):
+            made = make_split(settings, root)
         png = named or root / "partitions" / f"{file_name(experiment)}-{made.summary['fingerprint'][:8]}.png"
         if named and number:
             png = named.with_stem(f"{named.stem}-{number + 1}")

@@ -42,7 +42,8 @@ def plan(
     asked = load_manifest(manifest or default_manifest())
     names = asked.choose(experiments or [], tags or [])
     groups = asked.groups(names, sets or [])
-    check_experiments(groups)
+    with asked.placing(names, sets or []):
+        check_experiments(groups)
     from flower_apps.cluster import look, ray_address
     from flower_apps.depot import check_depot
     from flower_apps.lanes import Means
@@ -50,11 +51,13 @@ def plan(
 
     for group in groups:
         check_depot(group, root, ask=False)
-    check_fetched(groups, root)
+    with asked.placing(names, sets or []):
+        check_fetched(groups, root)
     placed = [group.model_copy(update={"home": str(root)}) for group in groups]
     means = Means(jobs, workers, visible_gpus(groups) if gpus is None else gpus, usable_cores())
     address = ray_address()
-    made = make_plan(placed, root, means=means, join=partial(look, address) if address else None)
+    with asked.placing(names, sets or []):
+        made = make_plan(placed, root, means=means, join=partial(look, address) if address else None)
     assert made is not None, "without a limit it does not give up"
     if as_json:
         typer.echo(json.dumps(made.to_json(), indent=1))
@@ -63,4 +66,5 @@ def plan(
         from flower_apps.progress import table_console
 
         table_console().print(plan_view(made, every_stage=every_stage))
-    check_plan(made, budgets_of(asked, names))
+    with asked.placing(names, sets or []):
+        check_plan(made, budgets_of(asked, names))

@@ -27,14 +27,14 @@ def reproduce(
         float, typer.Option(min=0.0, help="Largest difference that counts as equal, relative to values above 1.")
     ] = 0.0,
     workers: Annotated[int, typer.Option(min=0, help="Sites at work at once; 0: as many as the run had.")] = 0,
-    everything: Annotated[bool, typer.Option("--all", help="Show identical values too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show identical values and clock times too.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the new stages (weights and rounds).")] = False,
     as_json: AsJson = False,
     home: Home = None,
 ) -> None:
     """Compute one row of a kept results.csv again, from nothing, and compare. Exit code 1 when it is not equal.
 
-    The original is trained again too. Clock times are shown and not judged.
+    The original is trained again too. Clock times are not judged.
     """
     from flower_apps.progress import table_console
     from flower_apps.reproduce import changes_table, choose, comparison_table

@@ -32,7 +32,7 @@ from flower_apps.sites import LocalSites, give_data, partition_of
 from flower_apps.tracking.follow import tracked
 from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
-from partitions.errors import BadInput, RunFailed
+from partitions.errors import BadInput, RunFailed, naming
 from strategies.events import EventSink
 
 Join = Callable[[], Cluster]
@@ -115,7 +115,8 @@ def run_experiments(
             write_text(out / MANIFEST, manifest.read_text(encoding="utf-8"))
         for group in placed:
             check_depot(group, home)
-            split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
+            with naming(group.name):
+                split = partition_of(group, home)  # refuses an impossible split, and fetches and prepares once
             give_data(group.dataset, home, group.cap, depot_url(group))
             run.keep_data(group_id(group), group.dataset, split.fingerprint)
         plan = _plan(placed, home, run, means, budgets or {}, join)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flower_apps.settings import GroupSettings, unknown_key
@@ -30,6 +30,8 @@ OWN_KEYS = {
 """Keys of the experiment itself, not of what it computes, with their meaning."""
 SETTINGS = tuple(key for key in list(GroupSettings.keys()) if key not in COMMAND_KEYS)
 """Keys of what an experiment computes."""
+METHOD_KEYS = ("overrides", "methods")
+"""Settings that hold those of methods."""
 BUDGET_KEYS = {
     "hours": "hours that a run may take",
     "disk-gb": "gigabytes (1e9 bytes) that a run may add to LETHE_HOME",
@@ -66,7 +68,7 @@ class Budget:
 
     def to_json(self) -> dict[str, float]:
         """Return the limits there are, by the manifest's keys."""
-        limits = {field.name.replace("_", "-"): getattr(self, field.name) for field in fields(self)}
+        limits = {one.name.replace("_", "-"): getattr(self, one.name) for one in fields(self)}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
 
@@ -86,6 +88,8 @@ class Experiment:
         Names to choose it by.
     budget : Budget
         What a run may take.
+    stated : mapping of str to str
+        For each key the entry of the manifest in which its value is written: itself, or one that it extends.
     """
 
     name: str
@@ -94,11 +98,43 @@ class Experiment:
     report: bool = False
     tags: tuple[str, ...] = ()
     budget: Budget = Budget()
+    stated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_part(self) -> bool:
         """Whether it is there to be extended only: its name starts with an underscore."""
         return self.name.startswith("_")
+
+
+def place(error: BadInput, experiments: Sequence[Experiment], flags: Mapping[str, str] | None = None) -> BadInput:
+    """Return an error with what states the value at fault in front of its key, in place of the experiment's name.
+
+    That is the entry in which the value is written, which may be one that the experiment extends, or a flag.
+
+    Parameters
+    ----------
+    error : BadInput
+        One whose key does not begin with an experiment's name and a dot is returned as it is.
+    experiments : sequence of Experiment
+        That it may be about.
+    flags : mapping of str to str
+        Keys that the command line states, with how: ``{"ga.lr": "--set ga.lr"}``.
+    """
+    about = [experiment for experiment in experiments if error.key.startswith(f"{experiment.name}.")]
+    if not about:
+        return error
+    experiment = max(about, key=lambda one: len(one.name))
+    key = error.key.removeprefix(f"{experiment.name}.")
+    first = re.split("[.: ]", key, maxsplit=1)[0]
+    first, flags = {"method": "methods"}.get(first, first), flags or {}
+    owners = [first] if first in (*SETTINGS, *OWN_KEYS) else METHOD_KEYS
+    entry = next((experiment.stated[one] for one in owners if one in experiment.stated), experiment.name)
+    placed = f"{entry}.{key}"
+    if flagged := next((one for one in (key, first) if one in flags), ""):
+        placed = flags[flagged] + (key.removeprefix(flagged) if key.startswith(flagged) else "")
+    elif f"{first}.{error.value}" in flags:  # a setting that the method has not
+        placed = f"--set: {key}"
+    return BadInput(placed, error.value, error.allowed, error.remedy)
 
 
 def check_experiment(name: str, values: Any) -> None:
@@ -146,8 +182,9 @@ def resolve(written: Mapping[str, Mapping[str, Any]]) -> list[Experiment]:
         When one extends another that is not there, or leads back to itself.
     """
     merged: dict[str, dict[str, Any]] = {}
+    stated: dict[str, dict[str, str]] = {}
     for name in written:
-        _merge(name, written, merged)
+        _merge(name, written, merged, stated)
     return [
         Experiment(
             name=name,
@@ -156,13 +193,19 @@ def resolve(written: Mapping[str, Mapping[str, Any]]) -> list[Experiment]:
             report=merged[name].get("report", False),
             tags=_tags(merged[name].get("tags", []), name),
             budget=_budget(merged[name].get("budget", {}), name),
+            stated=stated[name],
         )
         for name in written
     ]
 
 
-def _merge(name: str, written: Mapping[str, Mapping[str, Any]], merged: dict[str, dict[str, Any]]) -> None:
-    """Put all keys of an experiment, and of those that it leads to, into `merged`, each once."""
+def _merge(
+    name: str,
+    written: Mapping[str, Mapping[str, Any]],
+    merged: dict[str, dict[str, Any]],
+    stated: dict[str, dict[str, str]],
+) -> None:
+    """Put all keys of an experiment, and of those that it leads to, into `merged`, each once; who says so, `stated`."""
     path = dict.fromkeys([name])  # from the experiment to the one at hand, without calls within calls
     while path:
         here = next(reversed(path))
@@ -170,9 +213,12 @@ def _merge(name: str, written: Mapping[str, Mapping[str, Any]], merged: dict[str
         left = next((parent for parent in parents if parent not in merged), None)
         if left is None:
             values: dict[str, Any] = {}
+            by: dict[str, str] = {}
             for parent in parents:
                 values |= merged[parent]
+                by |= stated[parent]
             merged[here] = values | dict(written[here])
+            stated[here] = by | dict.fromkeys(written[here], here)
             del path[here]
         elif left in path:
             raise BadInput(f"{here}.extends", left, "an experiment that does not lead back here")

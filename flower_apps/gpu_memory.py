@@ -16,7 +16,7 @@ from flower_apps.runs import group_id
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import partition_of
 from partitions.catalogue import DATASETS
-from partitions.errors import BadInput
+from partitions.errors import BadInput, naming
 
 PROCESS = 6e8
 """Bytes of a process's CUDA context and of the libraries' kernels in it."""
@@ -105,10 +105,12 @@ def check_memory(
         each = site_bytes(group, data.inputs.shape[1:], len(data.classes))
         limit, smallest = int(USABLE * min(memory) / each), min(memory)
         sizes = f"{each / 1e9:.1f} GB a site (estimated) of {smallest / 1e9:.0f} GB"
-        if limit < 1:
-            raise BadInput("batch-size", group.batch_size, f"what fits: {sizes}", "or precision=bf16-mixed")
-        if group.gpu_share and schedule.fitting(group.gpu_share) > limit:
-            raise BadInput("gpu-share", group.gpu_share, f"from {1 / limit:.3f} to 1: {sizes}", "or lower batch-size")
+        with naming(group.name):
+            if limit < 1:
+                raise BadInput("batch-size", group.batch_size, f"what fits: {sizes}", "or precision=bf16-mixed")
+            if group.gpu_share and schedule.fitting(group.gpu_share) > limit:
+                allowed = f"from {1 / limit:.3f} to 1: {sizes}"
+                raise BadInput("gpu-share", group.gpu_share, allowed, "or lower batch-size")
         found[group_id(group)] = limit
         planned = max(_planned(group, means))
         if planned > limit and (group.name, limit) not in said:

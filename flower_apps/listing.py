@@ -6,14 +6,14 @@ import json
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from flower_apps.cases import SEARCHED
 from flower_apps.cells import cells_of
 from flower_apps.experiment import SETTINGS
 from flower_apps.explain import Row, new_table
 from flower_apps.manifest import Manifest
 from flower_apps.settings import GroupSettings
+from flower_apps.strict_yaml import in_one_line
+from partitions.errors import naming
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,12 +34,14 @@ def experiment_row(manifest: Manifest, name: str, sets: Sequence[str] = ()) -> R
     `settings` has every key that is not at its default in all groups: its value, or the list of the groups' values.
     """
     experiment, groups = manifest.get(name), manifest.groups([name], sets)
+    with manifest.placing([name], sets):
+        cells = {cell for group in groups for cell in _cells(group)}
     return {
         "name": name,
         "description": experiment.description,
         "tags": list(experiment.tags),
         "groups": len(groups),
-        "cells": len({cell for group in groups for cell in _cells(group)}),
+        "cells": len(cells),
         "seeds": _seeds(groups),
         "budget": experiment.budget.to_json(),
         "report": experiment.report,
@@ -96,9 +98,11 @@ def experiment_table(row: Row) -> Table:
 def _cells(group: GroupSettings) -> Iterator[tuple[Hashable, ...]]:
     """Yield what tells the cells of an experiment's groups apart: groups may share some."""
     training = group.model_copy(update=dict.fromkeys((*WITHIN, *SEARCH), ""))
+    with naming(group.name):
+        requested = cells_of(group)
     search = tuple(getattr(group, key) for key in SEARCH[1:])
     overrides, searched = group.method_overrides(), group.searched()
-    for request, method, seed in cells_of(group):
+    for request, method, seed in requested:
         cell = (training, request, method, seed, json.dumps(overrides.get(method), sort_keys=True))
         yield cell
         if method in searched:
@@ -127,16 +131,11 @@ def _shown(key: str, value: Any) -> str:
     if key not in MAPPINGS:
         return _spaced("\n".join(map(str, value)) if isinstance(value, list) else str(value))
     if isinstance(value, list):
-        return "\n".join(_flow(json.loads(one)) if one else "(none)" for one in value)
+        return "\n".join(in_one_line(json.loads(one)) if one else "(none)" for one in value)
     read = json.loads(value)
     if isinstance(read, dict):
-        return "\n".join(f"{method}: {_flow(settings)}" for method, settings in read.items())
-    return "\n".join(f"- {_flow({part: _single(those) for part, those in entry.items()})}" for entry in read)
-
-
-def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
+        return "\n".join(f"{method}: {in_one_line(settings)}" for method, settings in read.items())
+    return "\n".join(f"- {in_one_line({part: _single(those) for part, those in entry.items()})}" for entry in read)
 
 
 def _single(value: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flower_apps.experiment import OWN_EXAMPLES, OWN_KEYS, Experiment, check_experiment, check_key, resolve
+from flower_apps.experiment import OWN_EXAMPLES, OWN_KEYS, Experiment, check_experiment, check_key, place, resolve
 from flower_apps.multiply import absolute, expand
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import read_yaml, read_yaml_file
@@ -63,11 +64,32 @@ class Manifest:
         tagged = [name for name, experiment in self.experiments.items() if set(tags) & set(experiment.tags)]
         return list(dict.fromkeys([self.get(name).name for name in names] + tagged)) or [self.default()]
 
-    def groups(self, names: Sequence[str], sets: Sequence[str] = ()) -> list[GroupSettings]:
-        """Return the groups of the named experiments, with every ``key=value`` of `sets` applied, without repeats."""
-        overrides = [_read_set(text) for text in sets]
-        found = [group for name in names for group in expand(self.get(name), overrides, self.path.parent)]
+    def groups(
+        self, names: Sequence[str], sets: Sequence[str] = (), flags: Mapping[str, str] | None = None
+    ) -> list[GroupSettings]:
+        """Return the groups of the named experiments, without repeats.
+
+        Every ``key=value`` of `sets` is applied, then `flags`, values of settings that have a flag of their own.
+        """
+        overrides = [*(_read_set(text) for text in sets), *(flags or {}).items()]
+        with self.placing(names, sets, flags):
+            found = [group for name in names for group in expand(self.get(name), overrides, self.path.parent)]
         return list(dict.fromkeys(found))
+
+    @contextmanager
+    def placing(
+        self, names: Sequence[str], sets: Sequence[str] = (), flags: Mapping[str, str] | None = None
+    ) -> Iterator[None]:
+        """Name, in a `BadInput` about one of the experiments, the entry or the flag that states the value.
+
+        The error's key has the experiment in front (`partitions.errors.naming`); one that has not stays as it is.
+        """
+        stated = {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in sets)}
+        stated |= {key: f"--{key}" for key in flags or {}}
+        try:
+            yield
+        except BadInput as error:
+            raise place(error, [self.experiments[name] for name in names if name in self.experiments], stated) from None
 
 
 def default_manifest() -> Path:
@@ -96,7 +118,10 @@ def load_manifest(path: Path) -> Manifest:
         check_experiment(name, values)
     experiments = resolve(written)
     for experiment in experiments:
-        expand(experiment, [], path.parent)
+        try:
+            expand(experiment, [], path.parent)
+        except BadInput as error:
+            raise place(error, [experiment]) from None
     runnable = {experiment.name: experiment for experiment in experiments if not experiment.is_part}
     if not runnable:
         raise BadInput("manifest", str(path), "at least one experiment whose name has no '_' at its start")

@@ -13,7 +13,8 @@ from typing import Any
 from flower_apps.cells import Exclusion, check_excludable, normal, write_exclusions
 from flower_apps.experiment import OWN_KEYS, Experiment, check_key
 from flower_apps.settings import GroupSettings
-from partitions.errors import BadInput, unknown_name
+from flower_apps.strict_yaml import in_one_line
+from partitions.errors import BadInput, Quantity, naming, unknown_name
 
 LIST_KEYS = {"methods": ",", "requests": ";", "unlearn-seeds": ",", "evaluate-seeds": ","}
 """Keys that hold several values in one group, with what separates them; a list for any other key makes groups."""
@@ -89,7 +90,7 @@ def check_number(lengths: Mapping[str, int], name: str) -> None:
     if number > MOST_GROUPS:
         long = " x ".join(f"{key} ({length})" for key, length in lengths.items() if length > 1)
         remedy = "shorten a list, or make several experiments of it"
-        raise BadInput(name, f"{number} groups", f"at most {MOST_GROUPS}: its lists multiply, {long}", remedy)
+        raise BadInput(name, Quantity(f"{number} groups"), f"at most {MOST_GROUPS}: its lists multiply, {long}", remedy)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def _value(group: GroupSettings, key: str) -> Any:
 
 def _cell_values(group: GroupSettings, key: str) -> list[str]:
     """Return the methods or the requests of a group, for `Rule.check` to look up in."""
-    return group.method_names() if key == "method" else [normal(text) for text in group.request_texts()]
+    with naming(group.name):
+        return group.method_names() if key == "method" else [normal(text) for text in group.request_texts()]
 
 
 def _without(group: GroupSettings, rules: Iterable[Rule]) -> GroupSettings:
@@ -210,10 +212,8 @@ def _without(group: GroupSettings, rules: Iterable[Rule]) -> GroupSettings:
 
 
 def _parse(scalars: Mapping[str, Any], name: str) -> GroupSettings:
-    try:
+    with naming(name):
         return GroupSettings.parse(scalars)
-    except BadInput as error:
-        raise BadInput(f"{name}.{error.key}", error.value, error.allowed, error.remedy) from None
 
 
 def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -224,6 +224,8 @@ def _flatten(values: Mapping[str, Any], name: str) -> dict[str, Any]:
             _check_list(value, f"{name}.{key}")
         if key in MAPPINGS:
             _check_mappings(value, key, name)
+        if key in LIST_KEYS and (key != "methods" or not isinstance(value, dict)):
+            _check_texts(value, key, f"{name}.{key}")
         if key == "methods" and isinstance(value, dict):
             flat[key] = ",".join(value)
             settings = {method: given for method, given in value.items() if given is not None}
@@ -258,6 +260,32 @@ def _check_mappings(value: Any, key: str, name: str) -> None:
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, str) and one.strip() and not one.lstrip().startswith("{"):
             raise BadInput(f"{name}.{key}", one, f"a mapping such as {MAPPINGS[key]}")
+
+
+def _check_texts(value: Any, key: str, where: str) -> None:
+    """Refuse a mapping among the methods or the requests, with how it is meant to be written."""
+    entries = value if isinstance(value, list) else [value]
+    inner = [one for entry in entries for one in (entry if key == "requests" and isinstance(entry, list) else [entry])]
+    mapping = next((one for one in inner if isinstance(one, dict)), None)
+    if mapping is None:
+        return
+    if key == "methods":
+        allowed = "a list of methods, or, where one has settings, a mapping of all of them"
+        raise BadInput(where, mapping, allowed, f"write methods: {_with_settings(entries)}")
+    if key == "requests":
+        said = [f"{kind}:{what}" for kind, what in mapping.items() if isinstance(what, str | int)]
+        example = said[0] if len(said) == len(mapping) == 1 else "client:patient-1"
+        raise BadInput(where, mapping, "a list of requests as text", f"write {example}, without a blank at the colon")
+    raise BadInput(where, mapping, "a list of whole numbers")
+
+
+def _with_settings(entries: Sequence[Any]) -> str:
+    """Return methods, some of them mappings to their settings, as one mapping in YAML; else one that is right."""
+    pairs = [pair for one in entries for pair in (one.items() if isinstance(one, dict) else [(one, None)])]
+    alike = all(isinstance(name, str) and (given is None or isinstance(given, dict)) for name, given in pairs)
+    if not alike or len(dict(pairs)) < len(pairs):
+        return "{ga: {max-norm: 5}, fedquit: }"
+    return "{" + ", ".join(f"{name}: {in_one_line(given) if given is not None else ''}" for name, given in pairs) + "}"
 
 
 def _join(values: list[Any], separator: str, key: str) -> str:

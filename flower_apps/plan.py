@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from flower_apps.rates import EVALUATED, START, Rates, rates_of, read_measured
 from flower_apps.rehearsal import TooLong, rehearse
 from flower_apps.runs import PLAN, group_id
 from flower_apps.settings import GroupSettings
-from partitions.errors import BadInput
+from partitions.errors import BadInput, Quantity, naming
 
 FLOWER_BYTES = 2.0e9
 """Memory of a Flower run beside its workers: SuperLink, Ray, ServerApp; measured (docs/plan.md)."""
@@ -245,12 +245,20 @@ class Plan:
         return [(step.stage.label, step.seconds) for step in left if step not in silent]
 
     def line(self) -> str:
-        """Say it in one line, for example "134 stages, 40 of them cached, about 12 min"."""
+        """Say it in one line: "134 stages, 40 of them cached, about 12 min", and whether the time is a guess."""
         needed = self.needed()
         if needed.cached == needed.stages:
             return f"{needed.stages} stages, all of them cached"
         cached = f", {needed.cached} of them cached" if needed.cached else ""
-        return f"{needed.stages} stages{cached}, about {in_words(needed.wall)}"
+        return f"{needed.stages} stages{cached}, about {in_words(needed.wall)}{self._guessed()}"
+
+    def _guessed(self) -> str:
+        """Say whether the time of what is left stands on guesses, in brackets; empty where all of it was measured."""
+        groups = {step.stage.group for step in self.steps if not step.stage.cached}
+        guessed = [rates for group in groups if not (rates := self.rates[group]).stages]
+        if not guessed:
+            return ""
+        return f" ({guessed[0].basis})" if len(guessed) == len(groups) else " (partly a guess; see `lethe plan`)"
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it; also the contents of ``plan.json``."""
@@ -310,11 +318,10 @@ def make_plan(
     takers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group in groups:
         try:
-            found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
+            with naming(group.name):
+                found = rehearse(group, home, fresh_since=fresh_since, deadline=deadline)
         except TooLong:
             return None
-        except BadInput as error:
-            raise BadInput(f"{group.name}.{error.key}", error.value, error.allowed, error.remedy) from None
         rehearsed.append(found)
         names[found.group] = group.name
         rates[found.group] = rates_of(
@@ -360,6 +367,8 @@ def make_plan(
 def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = None) -> None:
     """Refuse what cannot fit; raises `BadInput` with the numbers and what to change.
 
+    All that is too much is told of in one line.
+
     Parameters
     ----------
     plan : Plan
@@ -367,31 +376,54 @@ def check_plan(plan: Plan, budgets: Mapping[str, Mapping[str, float]] | None = N
     budgets : mapping of str to mapping of str to float
         By experiment: ``hours``, ``disk-gb`` and ``memory-gb``, each at most; what is absent has no limit.
     """
+    refusals = list(_beyond_machine(plan))
+    for name, budget in (budgets or {}).items():
+        refusals += _beyond(plan, name, budget)
+    if refusals:
+        first, *others = refusals
+        keys = [".".join(one.key.split(".")[-2:]) for one in others]  # whose budget it is, is said behind
+        parts = [f"{key}={one.value!r}, allowed is {one.allowed}" for key, one in zip(keys, others, strict=True)]
+        also = "".join(f"; also too much: {part}" for part in parts)
+        remedies = "; ".join(dict.fromkeys(one.remedy for one in refusals))
+        raise BadInput(first.key, first.value, f"{first.allowed}{also}", remedies)
+
+
+def _beyond_machine(plan: Plan) -> Iterator[BadInput]:
+    """Make an error for each of disk and memory that the machine has too little of."""
     needed = plan.needed()
     if needed.disk_peak > plan.disk_free:
-        raise BadInput(
+        yield BadInput(
             "disk",
-            in_bytes(needed.disk_peak),
+            Quantity(in_bytes(needed.disk_peak)),
             f"what fits: {in_bytes(plan.disk_free)} are free at {plan.home}",
             f"{_smaller(plan)}, free some, or use another LETHE_HOME",
         )
     if needed.memory > plan.memory_there and not plan.cluster:
-        raise BadInput(
+        yield BadInput(
             "memory",
-            in_bytes(needed.memory),
+            Quantity(in_bytes(needed.memory)),
             f"what fits: this machine has {in_bytes(plan.memory_there)}",
             f"use fewer workers (--workers, now {plan.workers}) or jobs (--jobs, now {plan.jobs})",
         )
-    for name, budget in (budgets or {}).items():
-        own = plan.needed(name)
-        for key, value, remedy in (
-            ("hours", own.wall / 3600, "use fewer methods, requests, seeds or shadows, a smaller cap, or more workers"),
-            ("disk-gb", own.disk_peak / 1e9, _smaller(plan)),
-            ("memory-gb", own.memory / 1e9, "use fewer workers or jobs"),
-        ):
-            if key in budget and value > float(budget[key]):
-                text = f"at most {budget[key]:g}, which {name} sets itself as its budget"
-                raise BadInput(f"{name}.budget.{key}", f"{value:.2f}", text, f"{remedy}, or raise the budget")
+
+
+def _beyond(plan: Plan, name: str, budget: Mapping[str, float]) -> Iterator[BadInput]:
+    """Make an error for each limit of an experiment's budget that it would pass."""
+    own = plan.needed(name)
+    for key, value, remedy in (
+        ("hours", own.wall / 3600, "use fewer methods, requests, seeds or shadows, a smaller cap, or more workers"),
+        ("disk-gb", own.disk_peak / 1e9, _smaller(plan)),
+        ("memory-gb", own.memory / 1e9, "use fewer workers or jobs"),
+    ):
+        if key in budget and value > float(budget[key]):
+            text = f"at most {budget[key]:g}, the budget of {name}"
+            number = Quantity(_beside(value, float(budget[key])))
+            yield BadInput(f"{name}.budget.{key}", number, text, f"{remedy}, or raise the budget")
+
+
+def _beside(value: float, limit: float) -> str:
+    """Return a number with as many digits as tell it from its limit, at least two."""
+    return next((text for n in range(2, 9) if float(text := f"{value:.{n}f}") > limit), str(value))
 
 
 def check_fetched(groups: Sequence[GroupSettings], home: Path) -> None:
@@ -399,11 +431,12 @@ def check_fetched(groups: Sequence[GroupSettings], home: Path) -> None:
     from flower_apps.explain import is_fetched
     from partitions.catalogue import DATASETS
 
-    for name in dict.fromkeys(group.dataset for group in groups):
+    for name, group in {group.dataset: group for group in reversed(groups)}.items():
         nothing_to_fetch = DATASETS.get(name).layout.startswith(NOTHING)
         if not nothing_to_fetch and not is_fetched(name, home):
             allowed = f"a data set that is at {home / 'data'}: a plan counts its records"
-            raise BadInput("dataset", name, allowed, f"fetch it with `lethe data fetch {name}`")
+            with naming(group.name):
+                raise BadInput("dataset", name, allowed, f"fetch it with `lethe data fetch {name}`")
 
 
 def packed(seconds: Sequence[float], side_by_side: int) -> float:

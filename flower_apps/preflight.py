@@ -8,7 +8,7 @@ from pathlib import Path
 from flower_apps.cells import methods_by_request, normal
 from flower_apps.settings import GroupSettings
 from flower_apps.tracking.base import check_tracking
-from partitions.errors import BadInput, unknown_name
+from partitions.errors import BadInput, naming, unknown_name
 
 
 def check_groups(groups: Sequence[GroupSettings]) -> None:
@@ -26,10 +26,8 @@ def check_groups(groups: Sequence[GroupSettings]) -> None:
 def check_experiments(groups: Sequence[GroupSettings]) -> None:
     """Check every group as `check_groups` does; what is wrong is told of with the experiment in front of the key."""
     for settings in groups:
-        try:
+        with naming(settings.name):
             check_groups([settings])
-        except BadInput as error:
-            raise BadInput(f"{settings.name}.{error.key}", error.value, error.allowed, error.remedy) from None
 
 
 def _check_names(settings: GroupSettings) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 import pandas as pd
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 
 from evaluation.catalogue import is_timed
@@ -74,7 +76,7 @@ class Compared:
     judgement : str
         ``identical``; ``within tolerance`` where one was given; ``within interval``: not equal, but inside the 95 %
         interval of the kept row; ``differs``, in value, status or number of records; ``gone`` or ``new``: only one
-        side has the row; ``clock``: a time, shown and not judged.
+        side has the row; ``clock``: a time, not judged.
     """
 
     checkpoint: str
@@ -307,20 +309,22 @@ def compare(chosen: Chosen, again: Path, tolerance: float = 0.0) -> Reproduction
     )
 
 
-def comparison_table(found: Reproduction, *, everything: bool = False) -> Table:
-    """Return what is not identical as a table, or every row; how many are is in its caption."""
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{found.method}, {found.request}", title_justify="left", title_style="bold"
-    )
+def comparison_table(found: Reproduction, *, everything: bool = False) -> RenderableType:
+    """Return what was judged and is not identical as a table, or every row; else the caption, which counts the rest.
+
+    Clock times are listed where nothing else was asked for.
+    """
+    about = f"{found.method}, {found.request}"
+    table = Table(box=box.SIMPLE_HEAD, title=about, title_justify="left", title_style="bold", caption_justify="left")
     for name, justify in (("checkpoint", "left"), ("metric", "left"), ("seed", "right"), ("then", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("now", justify="right")
     table.add_column("", justify="left")
     styles = {"differs": "bold red", "gone": "bold red", "new": "bold red", "within interval": "yellow", "clock": "dim"}
-    hidden = 0
+    counts = Counter(one.judgement for one in found.compared)
+    left_out = set() if everything else {"identical", *({"clock"} if counts["clock"] < counts.total() else ())}
     for one in found.compared:
-        if one.judgement == "identical" and not everything:
-            hidden += 1
+        if one.judgement in left_out:
             continue
         seed = "" if one.evaluate_seed is None else str(one.evaluate_seed)
         values = (_shown(one.then), _shown(one.now))
@@ -328,9 +332,11 @@ def comparison_table(found: Reproduction, *, everything: bool = False) -> Table:
             values = (repr(one.then), repr(one.now))
         words = "clock time, not judged" if one.judgement == "clock" else one.judgement
         table.add_row(one.checkpoint, one.metric, seed, *values, words, style=styles.get(one.judgement, ""))
-    if hidden:
-        table.caption = f"{hidden} identical values are not shown (--all shows them)"
-    return table
+    names: dict[Judgement, str] = {"identical": "identical", "clock": "clock times (not judged)"}
+    hidden = [f"{counts[kind]} {name}" for kind, name in names.items() if kind in left_out and counts[kind]]
+    caption = f"not shown: {', '.join(hidden)}; --all shows them" if hidden else ""
+    table.caption = caption or None
+    return table if table.row_count else f"{about}: {caption}"
 
 
 def changes_table(found: Reproduction) -> Table | None:

@@ -134,3 +134,8 @@ def read_yaml_file(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput("file", str(path), "a YAML file in UTF-8", str(error)) from None
     return read_yaml(text, path.name)
+
+
+def in_one_line(value: Any) -> str:
+    """Return a value as YAML on one line, mappings in the order written."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MOST_NAMES, FEW_NAMES = 30, 6
 """Names up to which an error lists them all, and how many it gives of more."""
@@ -44,11 +45,27 @@ class BadInput(ValueError):
         return type(self), (self.key, self.value, self.allowed, self.remedy)
 
 
+class Quantity(str):
+    """A number with its unit, such as ``2.0 GB``: an error shows it without the quotes of a text."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def shortened(text: str) -> str:
     """Return a text, or of a long one its beginning and its length."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]}... ({len(text)} characters)"
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put a name, such as an experiment's, in front of the key of a `BadInput` that is raised within."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{name}.{error.key}", error.value, error.allowed, error.remedy) from None
 
 
 class RunFailed(RuntimeError):

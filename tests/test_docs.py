@@ -150,3 +150,14 @@ def test_every_row_of_the_table_of_pains_names_a_test() -> None:
     rows = [line for line in covered.splitlines() if line.startswith("| ") and not line.startswith("| elsewhere")]
     assert len(rows) > 40
     assert [row for row in rows if not TEST.search(row)] == []
+
+
+def test_the_table_of_experiments_that_ship_has_each_once_and_its_twins_are_those_it_says() -> None:
+    text = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8").partition("## The experiments that ship")[2]
+    ships, twins = re.split(r"^Each from ", text.partition("### What has to wait")[0], flags=re.MULTILINE)
+    listed, small = (
+        [name for row in re.findall(r"^\| (`[^|]+)\|", part, re.MULTILINE) for name in INLINE.findall(row)]
+        for part in (ships, twins)
+    )
+    assert sorted(listed + small) == sorted(set(listed + small)), "each once"
+    assert set(listed + small) == set(load_manifest(ROOT / "experiments.yaml").experiments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from evaluation.results import COLUMNS
-from evaluation.tables import summary_json, summary_table
+from evaluation.tables import _legend, summary_json, summary_table
 
 METRICS = {
     "forget_accuracy": 0.61,
@@ -169,6 +170,29 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(width: int, left_
     assert "…" not in text or width < 40
     assert (f"Left out for want of room: {left_out}" in " ".join(text.split())) == bool(left_out) or width < 40
     assert width < 40 or line(text, "fedrecovery").split()[-1] == "diverged"
+
+
+@pytest.mark.parametrize("width", [100, 80, 70, 60, 50, 45])
+def test_the_legend_explains_the_columns_that_are_shown_and_no_other(width: int) -> None:
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(summary_table(model("original", "trained", ci_low=-0.1, ci_high=0.1), width))
+    text = captured.get()
+    head = next(found for found in text.splitlines() if "forget" in found and "status" in found)
+    said = " ".join(text.split(head)[1].split()).partition("Left out for want of room")[0]
+    for column in ("retain", "MIA AUC", "L2", "KL", "time", "speedup"):
+        assert (f" {column} " in head) == bool(re.search(rf"\b{column}(,|:| the )", said)), column
+
+
+def test_what_is_left_of_the_legend_is_a_sentence() -> None:
+    assert _legend(["forget", "test", "speedup"]) == [
+        "speedup: of the unlearning step, over retraining (★); recovered: with its recovery rounds."
+    ]
+    assert _legend(["KL", "time"]) == [
+        "KL: distance to ★ of the outputs on forget records.",
+        "time: of the unlearning step; recovered: with its recovery rounds.",
+    ]
+    assert _legend([]) == []
 
 
 def test_seeds_are_averaged_with_their_sample_deviation() -> None:

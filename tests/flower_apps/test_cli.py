@@ -108,6 +108,26 @@ def test_a_persons_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(argume
     assert list(home.glob("runs/*")) == []
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "partition", "experiments"])
+def test_errors_of_an_experiment_have_the_entry_that_states_the_value_in_front(command, home, tmp_path, capfd):
+    manifest = tmp_path / "mine.yaml"
+
+    def said(settings, *sets):
+        manifest.write_text(f"find: {{extends: quick}}\nquick: {{dataset: digits, cap: 20, split: iid, {settings}}}")
+        assert cli.main([command, "find", "--manifest", str(manifest), *sets]) == 2
+        return capfd.readouterr().err
+
+    if command != "partition":
+        assert said("requests: clien:site-0").startswith("lethe: quick.requests='clien': allowed is one of")
+        assert said("sites: 2", "--set", "requests=clien:x").startswith("lethe: --set requests='clien'")
+        excluded = said("requests: class:5, methods: ga, exclude: [{method: ga}]")
+        assert excluded.startswith("lethe: quick.exclude=")
+    if command != "experiments":
+        assert said("sites: 5000").startswith("lethe: quick.sites=5000: allowed is")
+        assert said("sites: 2", "--set", "sites=5000").startswith("lethe: --set sites=5000: allowed is")
+    assert list(home.glob("runs/*")) == []
+
+
 def test_bad_input_found_by_the_run_leaves_no_empty_run_folder(asked, home, capsys):
     asked["then"] = BadInput("requests", "client:x", "one of patient-1", "fix it")
     assert cli.main(["run"]) == 2

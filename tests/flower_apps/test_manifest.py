@@ -4,6 +4,7 @@ import pytest
 
 from flower_apps.experiment import Budget
 from flower_apps.manifest import default_manifest, load_manifest
+from flower_apps.preflight import check_experiments
 from flower_apps.settings import GroupSettings
 from flower_apps.strict_yaml import read_yaml
 from partitions.errors import BadInput
@@ -258,8 +259,8 @@ def test_set_keeps_text_as_it_is(groups):
         ("a: {lr: 1e400}", [], r"mine\.yaml:1='1e400'"),
         (f"a: {{cap: {'9' * 5000}}}", [], "a whole number of up to 300 digits"),
         ("a: {}", ["foo=1"], "--set: setting='foo': allowed is a key that `python -m flower_apps.settings` lists"),
-        ("a: {}", ["search=xx"], r"a\.search='xx': allowed is a mapping such as {fedquit: {lr"),
-        ("a: {}", ["overrides=xx"], r"a\.overrides='xx': allowed is a mapping such as {ga"),
+        ("a: {}", ["search=xx"], r"--set search='xx': allowed is a mapping such as {fedquit: {lr"),
+        ("a: {}", ["overrides=xx"], r"--set overrides='xx': allowed is a mapping such as {ga"),
         ("a: {}", ["budget=3"], r"such as budget: {hours: 12}"),
         ("a: {home: /tmp}", [], "use --home"),
         ("a: {extends: b}\nb: {extends: a}", [], "does not lead back"),
@@ -289,7 +290,7 @@ def test_set_keeps_text_as_it_is(groups):
         ("a: {rounds: {x: 1}}", [], "a.rounds"),
         ("a: {}", ["roundz=3"], "--set: setting='roundz'.*did you mean 'rounds'"),
         ("a: {}", ["rounds"], "--set='rounds'.*key=value"),
-        ("a: {}", ["rounds=x"], "a.rounds='x'"),
+        ("a: {}", ["rounds=x"], "^--set rounds='x'"),
         ("a: {}", ["jobs=2"], "use --jobs"),
         ("a: {}", ["extends=b"], "write it in the manifest"),
     ],
@@ -298,6 +299,103 @@ def test_mistakes_are_one_line_that_names_them(groups, text, sets, says):
     with pytest.raises(BadInput, match=says) as caught:
         groups(text, sets=sets)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("find: {extends: quick}\nquick: {rounds: 0}", "quick.rounds"),
+        ("a: {extends: b}\nb: {extends: _c}\n_c: {rounds: 0}", "_c.rounds"),
+        ("a: {extends: [b, c]}\nb: {rounds: 1}\nc: {rounds: 0}", "c.rounds"),
+        ("a: {extends: [b, c]}\nb: {rounds: 0}\nc: {lr: 1}", "b.rounds"),
+        ("a: {extends: b, rounds: 0}\nb: {rounds: 3}", "a.rounds"),
+        ("a: {extends: a.b}\na.b: {rounds: 0}", "a.b.rounds"),
+        ("a: {extends: b}\nb: {lr: []}", "b.lr"),
+        ("a: {extends: b}\nb: {methods: [ga, ga]}", "b.methods"),
+        ("a: {extends: b}\nb: {methods: {ga: 3}}", "b.methods"),
+        ("a: {extends: b}\nb: {exclude: [{alpha: 7}]}", "b.exclude: alpha"),
+        ("a: {extends: b}\nb: {requests: [clien:x], exclude: [{request: class:5}]}", "b.requests"),
+        ("a: {extends: b, exclude: [{method: ga}]}\nb: {requests: [clien:x]}", "b.requests"),
+    ],
+)
+def test_an_error_names_the_entry_in_which_the_value_is_written(groups, text, key):
+    with pytest.raises(BadInput) as refused:
+        groups(text)
+    assert refused.value.key == key
+
+
+def test_of_an_experiment_that_is_asked_for_too_and_a_flag_comes_first(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "find: {extends: quick}\nquick: {dataset: digitz, methods: {ga: {max-nrom: 1}}, track: x}\n"
+        "other: {extends: quick, dataset: lung-ct, track: '', overrides: '{}', methods: fedquitt}",
+        encoding="utf-8",
+    )
+    manifest = load_manifest(path)
+
+    def key(name, sets=(), flags=None):
+        with pytest.raises(BadInput) as refused, manifest.placing([name], sets, flags):
+            check_experiments(manifest.groups([name], sets, flags))
+        return refused.value.key
+
+    assert key("find") == "quick.dataset"
+    assert key("find", ["dataset=lung-ct"]) == "quick.track"
+    assert key("find", ["dataset=lung-ct", "track="]) == "quick.ga setting"
+    assert key("find", ["dataset=lung-ct", "track=y"]) == "--set track"
+    assert key("find", ["dataset=lung-ct"], {"track": "y"}) == "--track"
+    assert key("find", ["dataset=lung-ct"], {"evaluator": "y"}) == "--evaluator"
+    assert key("other") == "other.method"
+    assert key("other", ["methods=gaa"]) == "--set methods"
+    assert key("other", ["methods=ga", "ga.max-nrom=1"]) == "--set: ga setting"
+    assert key("other", ["methods=ga", "ga.max-norm=-1"]) == "--set ga.max-norm"
+
+
+def test_names_and_meanings_are_checked_of_experiments_that_are_asked_for_and_form_of_all(tmp_path):
+    path = tmp_path / "mine.yaml"
+    for text in (
+        "dataset: x",
+        "methods: {ga: {x: 1}}",
+        "requests: x",
+        "track: x",
+        "search: {ga: {x: [1]}}",
+        "split: x",
+    ):
+        path.write_text(f"a: {{}}\nb: {{{text}}}", encoding="utf-8")
+        manifest = load_manifest(path)
+        check_experiments(manifest.groups(["a"]))
+        with pytest.raises(BadInput, match=r"^b\."):
+            check_experiments(manifest.groups(["b"]))
+    for text in ("rouns: 1", "rounds: x", "rounds: 0", "exclude: [{alpha: 7}]", "extends: x"):
+        path.write_text(f"a: {{}}\nb: {{{text}}}", encoding="utf-8")
+        with pytest.raises(BadInput, match=r"^b[.:]"):
+            load_manifest(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("methods: [{ga: {max-norm: 3}}, fedquit]", "write methods: {ga: {max-norm: 3}, fedquit: }"),
+        (
+            "methods: [fedquit, {ga: {max-norm: 3, lr: 1e-4}}]",
+            "write methods: {fedquit: , ga: {max-norm: 3, lr: 0.0001}}",
+        ),
+        ("methods: [ga: {max-norm: 3}, fedquit: ]", "write methods: {ga: {max-norm: 3}, fedquit: }"),
+        ("methods: [{ga: , max-norm: 3}]", "write methods: {ga: {max-norm: 5}, fedquit: }"),
+        ("methods: [{ga: {max-norm: 3}}, ga]", "write methods: {ga: {max-norm: 5}, fedquit: }"),
+        ("requests: [client: patient-1]", "write client:patient-1, without a blank"),
+        ("requests: {client: patient-1}", "write client:patient-1, without a blank"),
+        ("requests: [[client: patient-1, class:5]]", "write client:patient-1, without a blank"),
+        ("unlearn-seeds: [{0: 1}]", "a list of whole numbers"),
+    ],
+)
+def test_a_mapping_where_a_list_has_texts_is_shown_as_it_is_meant(groups, text, remedy):
+    with pytest.raises(BadInput) as refused:
+        groups(f"a: {{{text}}}")
+    assert str(refused.value).startswith(f"a.{text.partition(':')[0]}=")
+    assert remedy in str(refused.value)
+    right = remedy.removeprefix("write ")
+    if right.startswith("methods") and "max-norm: 3" in right:
+        assert groups(f"a: {{{right}}}")[0].method_overrides()["ga"]["max-norm"] == 3
 
 
 def test_an_unknown_experiment_names_the_nearest_and_the_file(groups):

@@ -134,6 +134,43 @@ def test_a_budget_is_of_its_own_experiment(budget: dict[str, float], key: str) -
         check_plan(plan, {"experiment-g1": budget})
 
 
+def test_all_that_is_too_much_is_named_in_one_line_and_numbers_are_not_quoted() -> None:
+    plan = plan_of(Step(stage(kept=2 * 10**9), ("g1",), 3600.0), disk_free=10**9, memory_there=10**9)
+    with pytest.raises(BadInput) as refused:
+        check_plan(plan, {"experiment-g1": {"hours": 0.5, "disk-gb": 1, "memory-gb": 50}})
+    text = str(refused.value)
+    assert text.startswith("disk=2.0 GB: allowed is what fits: 1.0 GB are free at /somewhere; also too much: memory=")
+    assert "too much: budget.hours=1.00, allowed is at most 0.5, the budget of experiment-g1;" in text
+    assert "too much: budget.disk-gb=2.00, allowed is at most 1, the budget of experiment-g1;" in text
+    assert "'" not in text and "\n" not in text and "memory-gb" not in text
+    assert text.count("or raise the budget") == 2 and "another LETHE_HOME" in text
+
+
+@pytest.mark.parametrize("over", [1e-5, 0.004, 0.3])
+def test_a_number_has_the_digits_that_tell_it_from_its_limit(over: float) -> None:
+    plan = plan_of(Step(stage(), ("g1",), 1800.0))
+    limit = plan.needed().wall / 3600 - over
+    with pytest.raises(BadInput) as refused:
+        check_plan(plan, {"experiment-g1": {"hours": limit}})
+    assert limit < float(str(refused.value.value)) == pytest.approx(limit + over, abs=0.005)
+
+
+def test_the_line_of_a_run_says_whether_its_time_is_a_guess() -> None:
+    steps = (Step(stage("train", "a"), ("g1",), 30.0), Step(stage("train", "b", group="g2"), ("g2",), 30.0))
+    groups = (group("g1", steps[0].stage), group("g2", steps[1].stage))
+
+    def line(one: int, two: int, *chosen: Step) -> str:
+        rates = {"g1": Rates(train=1e-3, stages=one), "g2": Rates(train=1e-3, stages=two)}
+        return plan_of(*(chosen or steps), groups=groups, rates=rates).line()
+
+    assert line(0, 0).endswith(" s (a guess: no stage like these was measured yet)")
+    assert line(3, 0).endswith(" s (partly a guess; see `lethe plan`)")
+    assert line(3, 1).endswith(" s")
+    there = replace(steps[0], stage=replace(steps[0].stage, cached=True), seconds=0.0)
+    assert line(0, 3, there, steps[1]).endswith(" s"), "what is in the cache needs no guess"
+    assert line(0, 0, there).endswith("all of them cached")
+
+
 def write_stage(store: Path, key: str, *, method: str = "", kind: str = "train", **more: Any) -> None:
     about = {"task": "classification", "model": "cnn", "threads": 1, "device": "cpu"}
     record = {

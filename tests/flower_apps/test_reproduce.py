@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from small_run import SmallRun, execute
 from typer.testing import CliRunner
 
@@ -21,7 +22,16 @@ from flower_apps.cells import cells_of
 from flower_apps.cli import app, main
 from flower_apps.depot import depot_url
 from flower_apps.preflight import check_groups
-from flower_apps.reproduce import Chosen, choose, compare, reproduce, settings_of
+from flower_apps.reproduce import (
+    Chosen,
+    Compared,
+    Reproduction,
+    choose,
+    compare,
+    comparison_table,
+    reproduce,
+    settings_of,
+)
 from flower_apps.runs import KEPT
 from flower_apps.settings import GroupSettings
 from partitions.errors import BadInput, RunFailed
@@ -258,7 +268,7 @@ def test_another_number_of_records_and_a_missing_row_are_noticed(
     assert not found.equal
 
 
-def test_clock_times_are_shown_and_not_judged(
+def test_clock_times_are_not_judged(
     again: tuple[Chosen, Path, list[GroupSettings]], doctored: Callable[..., Path]
 ) -> None:
     found = compare(choose("", str(doctored(metric="client_seconds", by=99)), ["method=ga"], Path("/none")), again[1])
@@ -266,6 +276,29 @@ def test_clock_times_are_shown_and_not_judged(
     (late, *_) = [o for o in found.compared if o.metric == "client_seconds" and o.checkpoint == "recovered"]
     assert late.judgement == "clock"
     assert late.then is not None and late.now is not None and late.then > late.now + 90
+
+
+def shown(compared: Sequence[Compared], *, everything: bool = False) -> str:
+    console = Console(width=100, no_color=True)
+    with console.capture() as captured:
+        found = Reproduction("c" * 12, "ga", "class:5", "then", "now", tuple(compared), ())
+        console.print(comparison_table(found, everything=everything))
+    return " ".join(captured.get().split())
+
+
+def test_the_table_lists_what_was_judged_and_differs_and_counts_the_rest() -> None:
+    timed = [Compared("unlearned", name, None, 1.0, 2.0, "clock") for name in ("client_seconds", "speedup")]
+    same = Compared("unlearned", "test_accuracy", 0, 0.5, 0.5, "identical")
+    wrong = Compared("recovered", "forget_accuracy", 0, 0.5, 0.75, "differs")
+    text = shown([*timed, same, wrong])
+    assert "differs" in text and "client_seconds" not in text and "test_accuracy" not in text
+    assert "not shown: 1 identical, 2 clock times (not judged); --all shows them" in text
+    everything = shown([*timed, same, wrong], everything=True)
+    assert everything.count("clock time, not judged") == 2 and "not shown" not in everything
+    only = "ga, class:5: not shown: 1 identical, 2 clock times (not judged); --all shows them"
+    assert shown([*timed, same]).strip() == only
+    assert "checkpoint" not in shown([*timed, same]), "no table without a row"
+    assert shown(timed).count("clock time, not judged") == 2, "nothing else was asked for"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +387,7 @@ def test_the_command_prints_a_verdict_and_its_exit_code_tells(
     home = ["--home", str(tmp_path)]
     same = CliRunner().invoke(app, ["reproduce", f"{small_run.path}:{again[0].cell['cell']}", *home])
     assert same.exit_code == 0, same.output
-    assert "identical values are not shown" in same.output
+    assert "--all shows them" in same.output and "clock time, not judged" not in same.output
     assert same.output.strip().splitlines()[-1].startswith("reproduced: ga client:site-1")
     wrong = doctored()
     found = CliRunner().invoke(app, ["reproduce", "--run", str(wrong), "--where", "method=ga", "--json", *home])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import pickle
 
 import pytest
 
-from partitions.errors import MOST_CHARACTERS, BadInput, disk_full, unknown_name
+from partitions.errors import MOST_CHARACTERS, BadInput, Quantity, disk_full, unknown_name
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ def test_a_long_value_is_shortened_and_its_length_told(value: object) -> None:
     assert f"({len(repr(value))} characters): allowed is less" in str(error)
     assert error.value == value
     assert str(BadInput("key", "x" * 100, "less")) == f"key={'x' * 100!r}: allowed is less"
+
+
+def test_a_quantity_stands_without_quotes_also_after_a_way_through_another_process() -> None:
+    error = BadInput("disk", Quantity("2.0 GB"), "less")
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == "disk=2.0 GB: allowed is less"
 
 
 def test_many_names_are_counted_and_not_all_listed() -> None:
