@@ -323,7 +323,7 @@ def report_run(
     RUN is a run folder, a name below runs/, or latest.
     """
     from evaluation.runs import find_run
-    from flower_apps.command_run import REPORT, write_up
+    from flower_apps.write_up import REPORT, write_up
 
     folder = find_run(run, resolve_home(home))
     target = outside_checkout("out", out or folder / REPORT)

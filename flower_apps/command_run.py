@@ -32,14 +32,13 @@ from flower_apps.sites import LocalSites, give_data, partition_of
 from flower_apps.tracking.follow import tracked
 from flower_apps.watch import OnEvent
 from flower_apps.workshop import MissingStage
+from flower_apps.write_up import REPORT, write_up
 from partitions.errors import BadInput, RunFailed, naming
 from strategies.events import EventSink
 
 Join = Callable[[], Cluster]
 LONGEST_PLAN = 60.0
 """Seconds that a run spends on its plan at most."""
-REPORT = "report"
-"""Where a run's own report lies, below the run folder."""
 
 
 def run_experiments(
@@ -265,15 +264,6 @@ def _write_up(out: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     write_up(out, target)
     print(f"report: {target / 'report.html'}", file=sys.stderr)
-
-
-def write_up(run: Path, target: Path) -> None:
-    """Write the report of a run (`evaluation.report.write.write_report`), and show how far it is."""
-    with Progress() as progress:
-        progress.now("writing the report")
-        from evaluation.report.write import write_report  # matplotlib takes a second
-
-        write_report(run, target, lambda text: progress.now(f"writing the report: {text}"))
 
 
 def _show(out: Path, json_output: bool) -> None:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-
 from partitions.errors import Refused, RunFailed
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the launcher, which only names the folder, does without these
+    import numpy as np
+
     from unlearning.state import State
 
 FOLDER = "LETHE_HANDOVER"
@@ -75,6 +73,8 @@ class Handover:
 
     def hand(self, state: State) -> Handed:
         """Write a model of this exchange."""
+        from safetensors.numpy import save_file
+
         self._folder.mkdir(parents=True, exist_ok=True)
         arrays = state.to_arrays()
         path = self._folder / f"{uuid.uuid4().hex}.safetensors"
@@ -96,6 +96,8 @@ def take(path: str) -> State:
     named = os.environ.get(FOLDER, "")
     if not named or Path(path).resolve().parent != Path(named).resolve():
         raise Refused(f"a model is to come in the message here, not as the file {path}")
+    from safetensors import SafetensorError
+
     try:
         return _read(path)
     except (OSError, SafetensorError) as error:
@@ -105,7 +107,9 @@ def take(path: str) -> State:
 
 
 def _read(path: str) -> State:
-    from unlearning.state import State  # with torch, which the launcher does without
+    from safetensors import safe_open
+
+    from unlearning.state import State
 
     with safe_open(path, framework="pt") as file:
         return State.from_tensors({name: file.get_tensor(name) for name in json.loads(file.metadata()[_ORDER])})

@@ -307,7 +307,9 @@ def test_a_report_lies_below_its_run_unless_told_otherwise(home, tmp_path, monke
     (home / "runs" / "one").mkdir(parents=True)
     (home / "runs" / "one" / "run.json").write_text('{"created": 0.0, "cells": []}')
     asked = []
-    monkeypatch.setattr("evaluation.report.write.write_report", lambda run, target: asked.append((run.name, target)))
+    monkeypatch.setattr(
+        "evaluation.report.write.write_report", lambda run, target, tell: asked.append((run.name, target))
+    )
     assert cli.main(["report", "one"]) == 0
     assert cli.main(["report", "one", "--out", "elsewhere"]) == 0
     assert asked == [("one", home / "runs" / "one" / "report"), ("one", tmp_path / "elsewhere")]
