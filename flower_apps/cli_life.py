@@ -39,7 +39,7 @@ def status(
     root = resolve_home(home)
     if all_runs:
         rows = overview(root, most, _note)
-        print_rows(rows, overview_table(rows), as_json)
+        print_rows(rows, overview_table(rows, root), as_json)
         return
     folder = _find(run, root) if run else newest_run(root, say=_note)
     if as_json:

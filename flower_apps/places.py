@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +40,21 @@ def outside_checkout(key: str, path: Path) -> Path:
             key, str(resolved), f"a folder outside the checkout {ROOT}", "results there would go into the app"
         )
     return resolved
+
+
+def run_name(folder: Path, home: Path | None = None) -> str:
+    """Return how to call a run in a command: by its name where it lies below the home's ``runs``, else by its path.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    home : Path, optional
+        LETHE_HOME; by default the one of a command without ``--home``.
+    """
+    runs = (home or Path(os.environ.get("LETHE_HOME", "") or "~/.lethe").expanduser()) / "runs"
+    resolved = folder.resolve()
+    return shlex.quote(resolved.name if resolved.parent == runs.resolve() else str(resolved))
 
 
 def file_name(name: str) -> str:

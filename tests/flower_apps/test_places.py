@@ -1,6 +1,8 @@
+import shlex
+
 import pytest
 
-from flower_apps.places import ROOT, Places, open_run_folder, outside_checkout, resolve_home
+from flower_apps.places import ROOT, Places, open_run_folder, outside_checkout, resolve_home, run_name
 from partitions.errors import BadInput
 
 
@@ -70,3 +72,12 @@ def test_a_named_run_folder_must_be_new_empty_or_a_runs_own(tmp_path):
         open_run_folder(tmp_path / "thesis")
     (tmp_path / "thesis" / "run.json").touch()
     assert open_run_folder(tmp_path / "thesis") == tmp_path / "thesis"
+
+
+def test_a_run_is_called_by_its_name_only_where_that_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path))
+    assert run_name(tmp_path / "runs" / "one") == run_name(tmp_path / "runs" / "one", tmp_path) == "one"
+    for elsewhere in (tmp_path / "C-out1", tmp_path / "other" / "runs" / "one", tmp_path / "runs" / "a" / "b"):
+        assert run_name(elsewhere) == run_name(elsewhere, tmp_path) == str(elsewhere)
+    assert run_name(tmp_path / "other" / "runs" / "one", tmp_path / "other") == "one"
+    assert shlex.split(run_name(tmp_path / "my runs" / "one")) == [str(tmp_path / "my runs" / "one")]
