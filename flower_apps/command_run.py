@@ -136,7 +136,7 @@ def run_experiments(
             lifetime.doing("writing the report")
             _write_up(out)
         for text in lifetime.failures:
-            print(f"lethe: {text}", file=sys.stderr)
+            print(f"lethe: {' '.join(text.split())}", file=sys.stderr)
         return lifetime.exit_code
 
 
