@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.evidence import Evidence
+from evaluation.failures import named_failure
 from evaluation.files import is_file
 from evaluation.results import SEEDS, read_table, rewrite_table, with_types
 from partitions.registry import Registry
@@ -64,7 +65,9 @@ CURVES: Registry[Curve] = Registry("curve", "evaluation.metrics", "CURVE", "leth
 def curves_of(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Yield kind, series, label, x and y of every point of every registered curve of one model."""
     for kind in CURVES.names():
-        for point in CURVES.get(kind).points(evidence):
+        with named_failure("curve", kind):
+            points = [*CURVES.get(kind).points(evidence)]
+        for point in points:
             yield {"kind": kind, "series": point.series, "label": point.label, "x": point.x, "y": point.y}
 
 

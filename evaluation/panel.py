@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluation.catalogue import METRICS
 from evaluation.evidence import Evidence, ScoredModel
+from evaluation.failures import named_failure
 from evaluation.metrics.value import Value
 
 Row = dict[str, Any]
@@ -32,8 +33,8 @@ def measure(evidence: Evidence, earlier: Sequence[str] = ()) -> list[Row]:
 
     Raises
     ------
-    ValueError
-        When a record was scored twice, or the model's tensors are not gold's.
+    RunFailed
+        When a metric raises, as where a record was scored twice or the model's tensors are not gold's.
     """
     measured = [*_measure(evidence)]
     for step, of_step in enumerate(earlier, start=1):
@@ -46,7 +47,9 @@ def _measure(evidence: Evidence, prefix: str = "") -> Iterator[tuple[str, Value]
     for registered in METRICS.names():
         metric = METRICS.get(registered)
         if metric.of_forgotten or not prefix:
-            yield from metric.rows(evidence, prefix)
+            with named_failure("metric", registered):
+                rows = [*metric.rows(evidence, prefix)]
+            yield from rows
 
 
 def _row(name: str, value: Value, model: ScoredModel) -> Row:

@@ -126,12 +126,7 @@ class Run:
         BadInput
             When the run has no such cell and checkpoint, or its file is gone or cannot be read.
         """
-        found = self._checkpoint(cell, checkpoint, first=False)
-        remedy = "the same `lethe run` again computes it"
-        try:
-            return State.from_arrays(load_file(found["model"]))
-        except (OSError, SafetensorError, ValueError) as error:
-            raise BadInput("model", found["model"], f"a file of weights ({error})", remedy) from None
+        return read_state(self._checkpoint(cell, checkpoint, first=False)["model"])
 
     def model(self, cell: str, checkpoint: str = "") -> nn.Module:
         """Return the network of a checkpoint, by default the cell's last, in evaluation mode on the CPU.
@@ -236,6 +231,15 @@ def find_run(run: Path | str, home: Path | str | None = None) -> Path:
     raise BadInput(
         "run", str(run), f"a run folder or a name below {runs} (newest: {newest})", "see `lethe status --all`"
     )
+
+
+def read_state(model: Path | str) -> State:
+    """Return the state in the file of a checkpoint; raises `BadInput` when that is gone or cannot be read."""
+    try:
+        return State.from_arrays(load_file(model))
+    except (OSError, SafetensorError, ValueError) as error:
+        remedy = "the same `lethe run` again computes it"
+        raise BadInput("model", str(model), f"a file of weights ({error})", remedy) from None
 
 
 def read_record(folder: Path) -> dict[str, Any]:

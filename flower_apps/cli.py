@@ -21,7 +21,7 @@ import typer
 from flower_apps import cli_life, cli_manifest, cli_plan, cli_reproduce
 from flower_apps.cli_options import AsJson, Depot, Experiments, Home, ManifestFile, Sets, Tags, print_rows, visible_gpus
 from flower_apps.interrupts import INTERRUPTED
-from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home
+from flower_apps.places import Places, file_name, open_run_folder, outside_checkout, resolve_home, writable_home
 from partitions.errors import BadInput, RunFailed, disk_full, naming, unknown_name
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ def run(
     from flower_apps.manifest import default_manifest, load_manifest
     from flower_apps.preflight import check_experiments
 
-    root = resolve_home(home)
+    root = writable_home(home)
     path = manifest or default_manifest()
     asked = load_manifest(path)
     names = asked.choose(experiments or [], tags or [])
@@ -142,7 +142,7 @@ def data_fetch(
     from partitions.catalogue import DATASETS
     from partitions.loading import fetch_data
 
-    root = resolve_home(home)
+    root = writable_home(home)
     url = check_depot(GroupSettings.parse({"depot": depot}), root)
     for dataset in [DATASETS.get(name) for name in names]:
         fetch_data(dataset, root, url, typer.echo)

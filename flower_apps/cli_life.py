@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from flower_apps.cli_options import AsJson, Home, print_rows
-from flower_apps.places import resolve_home
+from flower_apps.places import resolve_home, writable_home
 
 RunName = Annotated[str, typer.Argument(metavar="[RUN]", show_default=False)]
 
@@ -40,7 +40,7 @@ def status(
     root = resolve_home(home)
     if all_runs:
         rows = overview(root, most, _note)
-        print_rows(rows, overview_table(rows), as_json)
+        print_rows(rows, overview_table(rows, root), as_json)
         return
     folder = _find(run, root) if run else run_of_interest(root, _note)
     if as_json:
@@ -70,7 +70,7 @@ def resume(
     from flower_apps.resume import resume_run
     from flower_apps.status import newest_run
 
-    root = resolve_home(home)
+    root = writable_home(home)
     folder = _find(run, root) if run else newest_run(root, resumable=True, say=_note)
     print(f"going on with {folder}", file=sys.stderr)
     code = resume_run(

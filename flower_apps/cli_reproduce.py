@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flower_apps.cli_options import AsJson, Home
-from flower_apps.places import resolve_home
+from flower_apps.places import writable_home
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def reproduce(
     from flower_apps.reproduce import reproduce as compute
     from flower_apps.reproduce_run import by_command
 
-    root = resolve_home(home)
+    root = writable_home(home)
     chosen = choose(row, run, where or [], root)
     found = compute(chosen, root, by_command(workers), tolerance=tolerance, keep=keep)
     if as_json:

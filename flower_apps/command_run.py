@@ -23,6 +23,7 @@ from flower_apps.gpu_memory import check_memory
 from flower_apps.labels import labels_of
 from flower_apps.lanes import Lanes, Means
 from flower_apps.lifetime import Lifetime
+from flower_apps.places import run_name
 from flower_apps.plan import Plan, check_plan, make_plan
 from flower_apps.progress import Progress, table_console
 from flower_apps.runs import MANIFEST, PLAN, RunFolder, group_id
@@ -127,8 +128,8 @@ def run_experiments(
                     progress.expect(plan.left(), side_by_side=plan.jobs)
                 _run_all(placed, home, run, means, progress, lifetime, plan, join)
         except KeyboardInterrupt:
-            name = out.name if out.parent == home / "runs" else str(out)
-            print(f"nothing is lost: `lethe resume {name}` goes on with it; run folder: {out}", file=sys.stderr)
+            going_on = f"`lethe resume {run_name(out, home)}` goes on with it"
+            print(f"nothing is lost: {going_on}; run folder: {out}", file=sys.stderr)
             raise
         if show:
             _show(out, json_output)
@@ -136,7 +137,7 @@ def run_experiments(
             lifetime.doing("writing the report")
             _write_up(out)
         for text in lifetime.failures:
-            print(f"lethe: {text}", file=sys.stderr)
+            print(f"lethe: {' '.join(text.split())}", file=sys.stderr)
         return lifetime.exit_code
 
 

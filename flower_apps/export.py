@@ -16,7 +16,7 @@ from evaluation.runs import CHECKPOINTS
 from flower_apps.places import outside_checkout
 from flower_apps.settings import GroupSettings
 from partitions.disk import sync_tree
-from partitions.errors import BadInput, RunFailed, unknown_name
+from partitions.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +86,8 @@ def export_model(
     Raises
     ------
     BadInput
-        When no cell or more than one fits, the cell lacks the checkpoint, or `out` is taken.
-    RunFailed
-        When the run's weights are gone.
+        When no cell or more than one fits, the cell lacks the checkpoint, `out` is taken, or the run's weights are
+        gone or cannot be read.
     """
     from evaluation.files import exists
     from evaluation.runs import read_record
@@ -185,12 +184,12 @@ def _only(cells: Sequence[Mapping[str, Any]], method: str, where: Sequence[str])
 
 def _write_weights(chosen: _Chosen, path: Path) -> None:
     """Write the tensors under plain ``state_dict`` names."""
-    from safetensors.numpy import load_file, save_file
+    from safetensors.numpy import save_file
 
-    if not chosen.weights.is_file():
-        raise RunFailed(f"{chosen.weights} is gone; `lethe run` computes it again")
-    arrays = load_file(chosen.weights)
-    plain = {name.partition("/")[2] if "/" in name else name: array for name, array in arrays.items()}
+    from evaluation.runs import read_state
+
+    arrays = read_state(chosen.weights).to_arrays()
+    plain = {name.partition("/")[2]: array for name, array in arrays.items()}
     save_file(plain, path, metadata={"format": "pt", **{key: str(chosen.cell[key]) for key in ("cell", "method")}})
     path.chmod(0o644)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +23,44 @@ def resolve_home(given: Path | str | None = None) -> Path:
     Raises
     ------
     BadInput
-        When it lies inside the checkout, or is a file.
+        When it lies inside the checkout, or it or what it holds is a file or cannot be read.
     """
     named = str(given or os.environ.get("LETHE_HOME", "") or "~/.lethe")
     home = outside_checkout("LETHE_HOME", Path(named))
     if home.exists() and not home.is_dir():
         raise BadInput("LETHE_HOME", str(home), "a folder", "name another with --home or LETHE_HOME")
+    _check_readable("LETHE_HOME", home)
+    for name in ("data", "stages", "runs", "flower"):
+        _check_readable(name, home / name)
+    if (home / "stages").is_dir():
+        for kind in sorted((home / "stages").iterdir()):
+            if "." not in kind.name:  # locks, and what other programs leave
+                _check_readable("stages", kind)
     return home
+
+
+def writable_home(given: Path | str | None = None) -> Path:
+    """Return LETHE_HOME as `resolve_home` does, for a command that writes below it; creates nothing.
+
+    Raises
+    ------
+    BadInput
+        As `resolve_home`, and when the home, or where its runs, stages or Flower's state lie, cannot be written.
+    """
+    home = resolve_home(given)
+    there = next(path for path in (home, *home.parents) if path.exists())
+    below = [path for path in (home / "runs", home / "stages", home / "flower") if path.exists()]
+    for folder in (there, *below):
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            remedy = f"{folder} is not: change its rights, or name another with --home or LETHE_HOME"
+            raise BadInput("LETHE_HOME", str(home), "a folder that can be written", remedy)
+    return home
+
+
+def _check_readable(key: str, path: Path) -> None:
+    if path.exists() and not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+        remedy = "change its rights or move it away, or name another LETHE_HOME"
+        raise BadInput(key, str(path), "a folder one can read", remedy)
 
 
 def outside_checkout(key: str, path: Path) -> Path:
@@ -39,6 +71,21 @@ def outside_checkout(key: str, path: Path) -> Path:
             key, str(resolved), f"a folder outside the checkout {ROOT}", "results there would go into the app"
         )
     return resolved
+
+
+def run_name(folder: Path, home: Path | None = None) -> str:
+    """Return how to call a run in a command: by its name where it lies below the home's ``runs``, else by its path.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    home : Path, optional
+        LETHE_HOME; by default the one of a command without ``--home``.
+    """
+    runs = (home or Path(os.environ.get("LETHE_HOME", "") or "~/.lethe").expanduser()) / "runs"
+    resolved = folder.resolve()
+    return shlex.quote(resolved.name if resolved.parent == runs.resolve() else str(resolved))
 
 
 def file_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ Event = Mapping[str, Any]
 PLAIN_EVERY = 10.0
 """Seconds between two lines about the rounds of a stage where the output is no terminal."""
 BAR_WIDTH = 20
+_NEWLINE = re.compile(r"[\n\r\v\f\x85\u2028\u2029]")
 _ASIDE = "\0"
 """Name of no run: what the command itself does."""
 WIDE, NARROW = 100, 80
@@ -289,6 +291,7 @@ class Progress:
     def _print(self, rich_text: Text, plain: str, now: float) -> None:
         if self._quiet:
             return
+        rich_text.plain, plain = _NEWLINE.sub(" ", rich_text.plain), _NEWLINE.sub(" ", plain)
         if self._console.is_terminal:
             self._console.print(rich_text, soft_wrap=True)
         else:

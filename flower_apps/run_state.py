@@ -11,6 +11,7 @@ from typing import Any
 
 from evaluation.runs import RECORD, read_record
 from flower_apps.durations import in_words
+from flower_apps.places import run_name
 from flower_apps.process_mark import ProcessMark
 from flower_apps.runs import run_folders
 from partitions.errors import BadInput, RunFailed
@@ -59,7 +60,7 @@ def state_of(folder: Path, record: Mapping[str, Any]) -> RunState:
         return RunState(str(record["status"]))
     mark = ProcessMark.of(record["command"] or {})
     if mark is None:
-        name = folder.name
+        name = run_name(folder)
         remedy = f"`lethe resume {name}` goes on with it, `lethe clean {name}` lists what its removal would free"
         return RunState(INTERRUPTED, f"its record says running but names no process, so it is damaged or old: {remedy}")
     lives = mark.lives()
@@ -100,7 +101,8 @@ def busy(folder: Path, record: Mapping[str, Any], state: RunState | None = None)
     command = record.get("command") or {}
     by = f"process {command['pid']} on {command['host']}" if command.get("pid") else "another command"
     note = f" ({state.note})" if state and state.note else ""
-    return Busy(f"{folder} is being worked on by {by}{note}; wait for it, or end it with `lethe stop {folder.name}`")
+    remedy = f"wait for it, or end it with `lethe stop {run_name(folder)}`"
+    return Busy(f"{folder} is being worked on by {by}{note}; {remedy}")
 
 
 def known_runs(home: Path, say: Callable[[str], None] = lambda text: None) -> list[tuple[Path, dict[str, Any]]]:

@@ -19,6 +19,7 @@ from filelock import FileLock
 from evaluation.files import write_text
 from evaluation.record import PLACED
 from evaluation.runs import RECORD, read_record
+from flower_apps.places import run_name
 from flower_apps.settings import GroupSettings
 from flower_apps.stages import stage_key
 from partitions.errors import BadInput
@@ -175,7 +176,7 @@ def _fresh_since(record: Mapping[str, Any], now: float, resumed: bool) -> float:
 
 def stages_of(folder: Path) -> set[str]:
     """Return the stages that a run stands on, each as ``kind/key``; raises `BadInput` when its list is damaged."""
-    remedy = f"move it away, then `lethe resume {folder.name}` names its stages again"
+    remedy = f"move it away, then `lethe resume {run_name(folder)}` names its stages again"
     return {word for line in _lines(folder / STAGES, remedy) for word in line.split() if STAGE_LINE.fullmatch(word)}
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from evaluation.runs import read_record
 from flower_apps.durations import clock, in_words
 from flower_apps.labels import labels_of
+from flower_apps.places import run_name
 from flower_apps.progress import Progress, StageState
 from flower_apps.run_state import INTERRUPTED, RUNNING, RunState, known_runs, last_sign, state_of
 from flower_apps.runs import PLAN, stages_of
@@ -127,7 +128,7 @@ class RunWatch:
     """
 
     def __init__(self, folder: Path, home: Path) -> None:
-        self.folder, self._stages = folder, home / "stages"
+        self.folder, self._home, self._stages = folder, home, home / "stages"
         self._progress = Progress(Console(), quiet=True)
         self._groups: dict[str, GroupWatch] = {}
         self.look()
@@ -202,7 +203,7 @@ class RunWatch:
             parts.append(Text(f"✗ {told['failure']}", style="red"))
             if told["log"] and told["log"] not in told["failure"]:
                 parts.append(Text(f"  log: {told['log']}", style="dim"))
-        if hint := _hint(told):
+        if hint := _hint(told, self._home):
             parts.append(Text(hint, style="dim"))
         return Group(*parts)
 
@@ -250,8 +251,8 @@ def overview(home: Path, most: int, say: Callable[[str], None] = lambda text: No
     return rows
 
 
-def overview_table(rows: list[dict[str, Any]]) -> Table:
-    """Return the runs as a table."""
+def overview_table(rows: list[dict[str, Any]], home: Path) -> Table:
+    """Return the runs as a table, each as a command of that home takes it."""
     table = Table(box=None, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -261,7 +262,8 @@ def overview_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         started = f"{in_words(time.time() - row['started'])} ago"
         groups = f"{row['groups_completed']}/{row['groups']}" if row["state"] != "unrecorded" else str(row["groups"])
-        table.add_row(escape(row["name"]), _coloured(row["state"]), started, groups, str(row["cells"]))
+        name = escape(run_name(Path(row["run"]), home))
+        table.add_row(name, _coloured(row["state"]), started, groups, str(row["cells"]))
     return table
 
 
@@ -279,9 +281,9 @@ def newest_run(
     what = " that `lethe resume` can go on with" if resumable else " that is running" if running else ""
     remedy = "see `lethe status --all`"
     if resumable and (
-        on := [folder.name for folder, record in known_runs(home) if state_of(folder, record).word == RUNNING]
+        on := [folder for folder, record in known_runs(home) if state_of(folder, record).word == RUNNING]
     ):
-        remedy = f"{on[0]} is running: `lethe status` shows it, `lethe stop` ends it"
+        remedy = f"{run_name(on[0], home)} is running: `lethe status` shows it, `lethe stop` ends it"
     raise BadInput("run", "latest", f"a run{what} below {home / 'runs'}: there is none", remedy)
 
 
@@ -350,9 +352,9 @@ def _at(stage: Mapping[str, Any]) -> str:
     return f"{stage['label']}{rounds}"
 
 
-def _hint(told: Mapping[str, Any]) -> str:
+def _hint(told: Mapping[str, Any], home: Path) -> str:
     if RunState(told["state"]).resumable:
-        return f"go on with `lethe resume {told['name']}`"
+        return f"go on with `lethe resume {run_name(Path(told['run']), home)}`"
     return ""
 
 

@@ -15,6 +15,7 @@ from filelock import Timeout
 from evaluation.runs import read_record
 from flower_apps import leftovers
 from flower_apps.lifetime import command_lock
+from flower_apps.places import run_name
 from flower_apps.process_mark import ProcessMark
 from flower_apps.run_state import RUNNING, names_no_process, state_of
 from flower_apps.runs import RunFolder
@@ -68,7 +69,7 @@ def stop_run(folder: Path, home: Path, say: Callable[[str], None]) -> None:
     with contextlib.suppress(Timeout), command_lock(folder).acquire(timeout=LET_GO):  # else somebody goes on with it
         if read_record(folder).get("status") == RUNNING:  # it was killed before it could say so
             RunFolder(folder).end("stopped", KILLED, ["killed by `lethe stop`"])
-    say(f"stopped after {time.monotonic() - begin:.0f} s; go on with `lethe resume {folder.name}`")
+    say(f"stopped after {time.monotonic() - begin:.0f} s; go on with `lethe resume {run_name(folder, home)}`")
 
 
 def _running(folder: Path, record: dict[str, Any]) -> ProcessMark:

@@ -11,8 +11,11 @@ import pandas as pd
 import pytest
 
 from evaluation.catalogue import METRICS, declared
+from evaluation.curves import CURVES, Curve, curves_of
 from evaluation.evidence import DIVERGENCES
+from evaluation.metrics.base import Metric
 from evaluation.submission import Submission
+from partitions.errors import BadInput, RunFailed
 
 OPTIONS: dict[str, Any] = {
     "granularity": "client",
@@ -130,7 +133,7 @@ def test_l2_compares_parameters_and_both_anchors(make_model, make_state, gold) -
 
 
 def test_weights_that_do_not_belong_to_gold_stop_the_panel(make_model, make_state, gold) -> None:
-    with pytest.raises(ValueError, match="layer2"):
+    with pytest.raises(RunFailed, match="layer2"):
         panel(make_model(state=make_state(1.0, 2.0, 3.0)), gold, None)
 
 
@@ -268,3 +271,41 @@ def test_every_tensors_distance_to_gold_is_a_row(make_model, make_state, gold) -
     found = {name: row["value"] for name, row in rows.items() if name.startswith("retrain_gap_l2_of_")}
     assert found == {"retrain_gap_l2_of_layer0.weight": 3.0, "retrain_gap_l2_of_layer1.weight": 4.0}
     assert rows["retrain_gap_l2"]["value"] == 5.0
+
+
+class Broken:
+    """Raises when a metric or a curve of another package is computed."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self, evidence: Any) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("boom of the metric\nsecond line"), "ValueError: boom of the metric second line"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_a_metric_or_curve_that_raises_is_named_with_what_it_raised(make_model, gold, monkeypatch, error, says) -> None:
+    broken = Metric("brk", "broken", "", 0.0, 1.0, "low", Broken(error))
+    monkeypatch.setitem(METRICS._components, "brk", broken)
+    with pytest.raises(RunFailed) as raised:
+        panel(make_model(), gold, None)
+    assert str(raised.value) == f"the metric brk raised {says}"
+    monkeypatch.setitem(CURVES._components, "brk", Curve("brk", Broken(error)))
+    with pytest.raises(RunFailed) as raised:
+        list(curves_of(None))
+    assert str(raised.value) == f"the curve brk raised {says}"
+
+
+@pytest.mark.parametrize("error", [BadInput("a", 1, "2"), OSError(28, "No space left on device"), MemoryError()])
+def test_what_says_itself_what_is_wrong_is_left_as_it_is(make_model, gold, monkeypatch, error) -> None:
+    monkeypatch.setitem(METRICS._components, "brk", Metric("brk", "broken", "", 0.0, 1.0, "low", Broken(error)))
+    with pytest.raises(type(error)) as raised:
+        panel(make_model(), gold, None)
+    assert raised.value is error

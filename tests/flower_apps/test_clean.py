@@ -366,7 +366,8 @@ def test_a_run_with_a_damaged_record_is_refused_with_a_way_out(tmp_path):
         find_stale(tmp_path, ["bad"])
 
 
-def test_a_running_run_without_a_process_is_damaged_and_may_go_when_named(tmp_path):
+def test_a_running_run_without_a_process_is_damaged_and_may_go_when_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path))
     folder = make_run(tmp_path, "bad", status="running", command=None)
     said: list[str] = []
     assert [one.path for one in find_stale(tmp_path, ["bad"], said.append)] == [folder]

@@ -10,8 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 from clients.catalogue import TASKS
 from evaluation.results import COLUMNS, write_results
+from evaluation.runs import open_run
 from flower_apps import cli, places
 from flower_apps.settings import GroupSettings
+from partitions.errors import BadInput
 from strategies.registry import METHODS
 from unlearning.state import State
 
@@ -217,11 +219,29 @@ def test_a_damaged_record_is_one_line(run, text, capsys):
     assert "it is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("how", ["cut", "no safetensors", "other arrays", "a folder"])
+def test_weights_that_cannot_be_read_are_the_line_that_open_run_gives(run, tmp_path, how, capsys):
+    weights = run.parent.parent / "stages" / "x" / "model.safetensors"
+    if how == "cut":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif how == "other arrays":
+        save_file({"a": np.zeros(2)}, weights)
+    else:
+        record = (run / "run.json").read_text()
+        (run / "run.json").write_text(record.replace(str(weights), str(run if how == "a folder" else run / "run.json")))
+    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    with pytest.raises(BadInput, match="a file of weights") as raised:
+        open_run("latest").model("r1")
+    assert said == f"lethe: {raised.value}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"home"}
+
+
 def test_nothing_is_overwritten_and_nothing_half_written_is_left(run, tmp_path, capsys):
     (tmp_path / "taken").mkdir()
     assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "taken")]) == 2
     assert cli.main(["export", "latest", "retrain", "--out", str(places.ROOT / "model")]) == 2
     (run.parent.parent / "stages" / "x" / "model.safetensors").unlink()
-    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "new")]) == 1
-    assert "`lethe run` computes it again" in capsys.readouterr().err
+    assert cli.main(["export", "latest", "retrain", "--out", str(tmp_path / "new")]) == 2
+    assert "the same `lethe run` again computes it" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"home", "taken"}

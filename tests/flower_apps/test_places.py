@@ -1,6 +1,11 @@
+import os
+import shlex
+from pathlib import Path
+
 import pytest
 
-from flower_apps.places import ROOT, Places, open_run_folder, outside_checkout, resolve_home
+from flower_apps import cli
+from flower_apps.places import ROOT, Places, open_run_folder, outside_checkout, resolve_home, run_name
 from partitions.errors import BadInput
 
 
@@ -70,3 +75,36 @@ def test_a_named_run_folder_must_be_new_empty_or_a_runs_own(tmp_path):
         open_run_folder(tmp_path / "thesis")
     (tmp_path / "thesis" / "run.json").touch()
     assert open_run_folder(tmp_path / "thesis") == tmp_path / "thesis"
+
+
+def test_a_run_is_called_by_its_name_only_where_that_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path))
+    assert run_name(tmp_path / "runs" / "one") == run_name(tmp_path / "runs" / "one", tmp_path) == "one"
+    for elsewhere in (tmp_path / "C-out1", tmp_path / "other" / "runs" / "one", tmp_path / "runs" / "a" / "b"):
+        assert run_name(elsewhere) == run_name(elsewhere, tmp_path) == str(elsewhere)
+    assert run_name(tmp_path / "other" / "runs" / "one", tmp_path / "other") == "one"
+    assert shlex.split(run_name(tmp_path / "my runs" / "one")) == [str(tmp_path / "my runs" / "one")]
+
+
+@pytest.mark.parametrize("name", ["data", "stages", "runs", "flower", "stages/train"])
+@pytest.mark.parametrize("how", ["a file", "closed"])
+def test_a_part_of_the_home_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys, name, how):
+    part = tmp_path / name
+    part.parent.mkdir(exist_ok=True)
+    part.touch() if how == "a file" else part.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != part)
+    for command in (["plan", "quickstart"], ["run", "quickstart"]):
+        assert cli.main([*command, "--home", str(tmp_path)]) == 2
+        assert f"{part}': allowed is a folder one can read; " in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path not in (part, part.parent)]
+
+
+@pytest.mark.parametrize("name", ["", "runs", "stages", "flower"])
+def test_a_home_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys, name):
+    part = tmp_path / name
+    part.mkdir(exist_ok=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == part))
+    for command in (["run", "quickstart"], ["resume", "latest"], ["data", "fetch", "digits"]):
+        assert cli.main([*command, "--home", str(tmp_path)]) == 2
+        assert f"LETHE_HOME='{tmp_path}': allowed is a folder that can be written; " in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path != part] == []

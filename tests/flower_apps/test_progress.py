@@ -175,3 +175,14 @@ def test_an_unknown_kind_of_event_is_ignored(screen):
     with plain(screen) as progress:
         progress.listener()({"kind": "something-new", "time": 0.0})
     assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_newline_in_a_note_or_a_failure_breaks_no_line(screen, terminal):
+    progress = Progress(Console(file=screen, width=100, force_terminal=terminal))
+    progress.say("one\ntwo")
+    progress.take("a", {"kind": "note", "text": "three\r\nfour"})
+    progress.take("a", {"kind": "failed", "reason": "five\u2028six"})
+    told = screen.getvalue().splitlines()
+    assert len(told) == 3
+    assert all(text in line for text, line in zip(("one two", "three", "five six"), told, strict=True))

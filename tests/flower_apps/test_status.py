@@ -13,8 +13,10 @@ import pytest
 from rich.console import Console
 from runs_made import AWAY, GONE, HERE, make_events, make_run, make_stage
 
+from evaluation.runs import read_record
 from flower_apps import cli, status
-from flower_apps.runs import RunFolder
+from flower_apps.run_state import busy, state_of
+from flower_apps.runs import RunFolder, name_run, stages_of
 from flower_apps.status import RunWatch, newest_run, overview, show
 from partitions.errors import BadInput
 
@@ -86,6 +88,27 @@ def test_a_killed_run_is_interrupted_where_it_was_and_says_how_to_go_on(tmp_path
     text = shown(folder, tmp_path)
     assert "interrupted" in text and "original 3/10" in text
     assert f"lethe resume {folder.name}" in text
+
+
+def test_a_run_elsewhere_is_called_by_its_path_in_all_that_is_said_of_it(tmp_path, monkeypatch, capsys):
+    home, out = tmp_path / "home", tmp_path / ("o" * 60) / "xo"
+    monkeypatch.setenv("LETHE_HOME", str(home))
+    out.parent.mkdir()
+    make_run(tmp_path, "made", status="running", by=GONE).rename(out)
+    name_run(home, out)
+    assert f"go on with `lethe resume {out}`" in shown(out, home, 300)
+    damaged = {"status": "running", "command": None}
+    assert f"`lethe resume {out}`" in state_of(out, read_record(out) | damaged).note
+    assert f"`lethe stop {out}`" in str(busy(out, read_record(out)))
+    monkeypatch.setenv("COLUMNS", "300")
+    assert cli.main(["status", "--all"]) == 0
+    assert str(out) in capsys.readouterr().out
+    (out / "run.json").write_text(json.dumps(read_record(out) | {"command": {**HERE, "groups": [GROUP]}}))
+    with pytest.raises(BadInput, match=f"{out} is running"):
+        newest_run(home, resumable=True)
+    (out / "stages.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match=f"`lethe resume {out}`"):
+        stages_of(out)
 
 
 def test_what_failed_because_the_command_was_killed_is_not_told(tmp_path):

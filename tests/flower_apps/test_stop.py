@@ -84,7 +84,10 @@ def test_one_that_does_not_listen_is_killed_and_the_record_says_so(tmp_path, com
     [
         ({"status": "completed"}, "it is completed"),
         ({"status": "running", "by": GONE}, "it is interrupted"),
-        ({"status": "running", "command": None}, "it is interrupted; its record .* damaged or old: `lethe resume run`"),
+        (
+            {"status": "running", "command": None},
+            "it is interrupted; its record .* damaged or old: `lethe resume .*/runs/run`",
+        ),
         ({"status": "banana"}, "it is damaged .status"),
         ({"status": "running", "by": AWAY}, "it runs on elsewhere; stop it there"),
         ({"status": "running", "by": {**HERE, "via": "flwr run", "run_id": "7"}}, "flwr stop 7"),
