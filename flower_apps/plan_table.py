@@ -30,8 +30,7 @@ def plan_view(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     parts: list[RenderableType] = [_by_kind(plan), _amounts(plan)]
     shown = list(plan.steps) if every_stage else _biggest(plan.steps)
     if shown:
-        labels = plan.labels if len(plan.rehearsed) > 1 else {}
-        parts.append(_listed(shown, "Every stage" if every_stage else "The longest", labels))
+        parts.append(_listed(shown, "Every stage" if every_stage else "The longest", _told_apart(plan)))
     parts += [Text(f"would fail: {text}", style="red") for text in plan.fails]
     parts += [Text(f"note: {text}", style="dim") for text in plan.doubts]
     return Group(*parts)
@@ -86,6 +85,14 @@ def _amounts(plan: Plan) -> Table:
     for name, text in rows if needed.runs else rows[:1]:
         table.add_row(name, text)
     return table
+
+
+def _told_apart(plan: Plan) -> dict[str, str]:
+    """Return what tells a group from the others of the plan, by its id; nothing for a single one."""
+    if len(plan.rehearsed) < 2:
+        return {}
+    common = next(iter(plan.names.values())) if len(set(plan.names.values())) == 1 else ""
+    return {group: label.removeprefix(f"{common} ") for group, label in plan.labels.items()}
 
 
 def _biggest(steps: Iterable[Step]) -> list[Step]:

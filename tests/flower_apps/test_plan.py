@@ -361,3 +361,21 @@ def test_a_plan_refuses_the_depots_that_a_run_refuses_and_makes_none(
     assert main([*asked, "--set", f"depot={depot.format(home=home)}"]) == 2
     assert says in capsys.readouterr().err
     assert not list(home.glob("stages/lethe-depot.json"))
+
+
+@pytest.mark.parametrize(("names", "said"), [(("s", "s"), "train a · lr=1"), (("s", "t"), "train a · s lr=1")])
+def test_stages_of_several_groups_say_whose_they_are(names: tuple[str, str], said: str) -> None:
+    groups = group("g1", stage(key="a")), group("g2", stage(key="b", group="g2"), original="b")
+    steps = [
+        Step(stage(key="a"), ("g1",), 100.0),
+        Step(stage(key="b", group="g2"), ("g2",), 90.0),
+        Step(stage(key="c"), ("g1", "g2"), 80.0),
+    ]
+    labels = {"g1": f"{names[0]} lr=1", "g2": f"{names[1]} lr=2"}
+    plan = plan_of(*steps, groups=groups, names=dict(zip(("g1", "g2"), names, strict=True)), labels=labels)
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(plan_view(plan))
+    lines = [" ".join(line.split()) for line in captured.get().splitlines()]
+    assert any(line.startswith(f"train {said} 1") for line in lines)
+    assert any(line.startswith("train train c 2") for line in lines), "it is of both"
