@@ -81,25 +81,25 @@ def run(
     groups = asked.groups(names, sets or [], flags)
     with asked.placing(names, sets or [], flags):
         check_experiments(groups)
-    from flower_apps.command_run import run_experiments
-    from flower_apps.plan import budgets_of
+        from flower_apps.command_run import run_experiments
+        from flower_apps.plan import budgets_of
 
-    with asked.placing(names, sets or [], flags), _run_folder(root, out, "+".join(names)) as folder:
-        code = run_experiments(
-            groups,
-            home=root,
-            out=folder,
-            workers=workers,
-            jobs=jobs,
-            gpus=visible_gpus(groups) if gpus is None else gpus,
-            json_output=as_json,
-            fresh=fresh,
-            manifest=path,
-            budgets=budgets_of(asked, names),
-            report=any(asked.get(name).report for name in names) if report is None else report,
-            experiments=names,
-            sets=sets or [],
-        )
+        with _run_folder(root, out, "+".join(names)) as folder:
+            code = run_experiments(
+                groups,
+                home=root,
+                out=folder,
+                workers=workers,
+                jobs=jobs,
+                gpus=visible_gpus(groups) if gpus is None else gpus,
+                json_output=as_json,
+                fresh=fresh,
+                manifest=path,
+                budgets=budgets_of(asked, names),
+                report=any(asked.get(name).report for name in names) if report is None else report,
+                experiments=names,
+                sets=sets or [],
+            )
     raise typer.Exit(code)
 
 

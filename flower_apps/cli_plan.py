@@ -44,27 +44,24 @@ def plan(
     groups = asked.groups(names, sets or [])
     with asked.placing(names, sets or []):
         check_experiments(groups)
-    from flower_apps.cluster import look, ray_address
-    from flower_apps.depot import check_depot
-    from flower_apps.lanes import Means
-    from flower_apps.plan import budgets_of, check_fetched, check_plan, make_plan
+        from flower_apps.cluster import look, ray_address
+        from flower_apps.depot import check_depot
+        from flower_apps.lanes import Means
+        from flower_apps.plan import budgets_of, check_fetched, check_plan, make_plan
 
-    for group in groups:
-        check_depot(group, root, ask=False)
-    with asked.placing(names, sets or []):
+        for group in groups:
+            check_depot(group, root, ask=False)
         check_fetched(groups, root)
-    placed = [group.model_copy(update={"home": str(root)}) for group in groups]
-    means = Means(jobs, workers, visible_gpus(groups) if gpus is None else gpus, usable_cores())
-    address = ray_address()
-    with asked.placing(names, sets or []):
+        placed = [group.model_copy(update={"home": str(root)}) for group in groups]
+        means = Means(jobs, workers, visible_gpus(groups) if gpus is None else gpus, usable_cores())
+        address = ray_address()
         made = make_plan(placed, root, means=means, join=partial(look, address) if address else None)
-    assert made is not None, "without a limit it does not give up"
-    if as_json:
-        typer.echo(json.dumps(made.to_json(), indent=1))
-    else:
-        from flower_apps.plan_table import plan_view
-        from flower_apps.progress import table_console
+        assert made is not None, "without a limit it does not give up"
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=1))
+        else:
+            from flower_apps.plan_table import plan_view
+            from flower_apps.progress import table_console
 
-        table_console().print(plan_view(made, every_stage=every_stage))
-    with asked.placing(names, sets or []):
+            table_console().print(plan_view(made, every_stage=every_stage))
         check_plan(made, budgets_of(asked, names))

@@ -15,7 +15,7 @@ from flwr.supercore import log
 from clients.catalogue import OPERATIONS
 from clients.ops import Call, Op, perform
 from clients.site import Site, open_site, refused_operations
-from flower_apps.places import resolve_home
+from flower_apps.places import home_path
 from flower_apps.settings import GroupSettings
 from flower_apps.sites import site_settings
 from partitions.errors import Refused
@@ -45,7 +45,7 @@ def site_of(context: Context) -> Site:
     is ``refuse`` of its node config, see `clients.site.refused_operations`.
     """
     settings = GroupSettings.parse(context.run_config)
-    home = resolve_home(settings.home)
+    home = home_path(settings.home)  # with every message
     name = str(context.node_config.get("site", ""))
     partition_id = context.node_config.get("partition-id")
     refuses = refused_operations(str(context.node_config.get("refuse", "")))

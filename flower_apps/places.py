@@ -17,16 +17,26 @@ RUN_RECORD = "run.json"
 """The file that makes a folder a run folder; a run never writes into a folder that is something else."""
 
 
+def home_path(given: Path | str | None = None) -> Path:
+    """Return LETHE_HOME as an absolute path: `given`, else the environment's, else ``~/.lethe``; whatever is there.
+
+    Raises
+    ------
+    BadInput
+        When it lies inside the checkout.
+    """
+    return outside_checkout("LETHE_HOME", Path(str(given or os.environ.get("LETHE_HOME", "") or "~/.lethe")))
+
+
 def resolve_home(given: Path | str | None = None) -> Path:
-    """Return LETHE_HOME as an absolute path: `given`, else the environment's, else ``~/.lethe``. Creates nothing.
+    """Return `home_path`, for a command that reads what is there. Creates nothing.
 
     Raises
     ------
     BadInput
         When it lies inside the checkout, or it or what it holds is a file or cannot be read.
     """
-    named = str(given or os.environ.get("LETHE_HOME", "") or "~/.lethe")
-    home = outside_checkout("LETHE_HOME", Path(named))
+    home = home_path(given)
     if home.exists() and not home.is_dir():
         raise BadInput("LETHE_HOME", str(home), "a folder", "name another with --home or LETHE_HOME")
     _check_readable("LETHE_HOME", home)

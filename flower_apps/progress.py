@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flower_apps.durations import clock
-from flower_apps.stages_done import TRUSTED
+from flower_apps.stages_done import pace_of
 
 Event = Mapping[str, Any]
 
@@ -113,7 +113,7 @@ class Overall:
 
     def left(self, now: float) -> float:
         """Return the seconds left: what is predicted, corrected by how the finished stages kept to it."""
-        pace = self._took / self._predicted if min(self._took, self._predicted) > TRUSTED else 1.0
+        pace = pace_of(self._predicted, self._took)
         begun = [
             (self._left[label][0] * pace, now - since) for label, since in self._on.items() if self._left.get(label)
         ]

@@ -68,6 +68,7 @@ def main(grid: Grid, context: Context) -> None:
 def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
     """Execute groups that share their sites; what fails in one is told and the next begins, unless a site was lost."""
     lane, run = Lane(Path(settings.lane)), RunFolder(Path(settings.out))
+    handover = Handover.here()  # of all groups: what one of them left is removed by the next
     events = EventSink(lane.events_path)
     with told(events, home):
         roster = _meet(grid, settings, home, events)
@@ -78,7 +79,7 @@ def _run_lane(grid: Grid, settings: GroupSettings, home: Path) -> None:
             try:
                 with told(sink, home):
                     check_groups([group])
-                    _execute(group, home, run, grid, roster, sink, Handover.here())
+                    _execute(group, home, run, grid, roster, sink, handover)
             except SiteLost:
                 raise
             except Exception as error:

@@ -109,7 +109,7 @@ def planned_stages(path: Path, since: float) -> list[Planned]:
 
 
 def pace(planned: Sequence[Planned], groups: Mapping[str, StagesDone]) -> float:
-    """Return how long finished stages took over what was predicted; 1 until enough of them tell (`TRUSTED`)."""
+    """Return how long finished stages took over what was predicted, see `pace_of`."""
     expected: dict[tuple[str, Told], list[float]] = defaultdict(list)
     for stage in planned:
         for group in stage.groups if not stage.cached else ():
@@ -120,8 +120,12 @@ def pace(planned: Sequence[Planned], groups: Mapping[str, StagesDone]) -> float:
         for about, took in told.took.items()
         for pair in zip(expected[group, about], took, strict=False)
     ]
-    predicted, took_all = (sum(numbers) for numbers in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-    return took_all / predicted if min(predicted, took_all) > TRUSTED else 1.0
+    return pace_of(sum(predicted for predicted, _ in pairs), sum(took for _, took in pairs))
+
+
+def pace_of(predicted: float, took: float) -> float:
+    """Return the seconds that something took over those predicted; 1 below `TRUSTED`."""
+    return took / predicted if min(predicted, took) > TRUSTED else 1.0
 
 
 def mark_done(

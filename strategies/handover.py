@@ -7,6 +7,7 @@ folder: the models come in its messages, and a path it is sent it refuses.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import uuid
@@ -26,8 +27,6 @@ FOLDER = "LETHE_HANDOVER"
 GONE = "a model that was handed over is gone"
 """Begins what a site says that cannot read one: no fault of the site, and a run that is submitted again has it anew."""
 _ORDER = "order"
-_ALIGNED = 64
-"""Bytes that the header of a ``.npy`` file is a multiple of."""
 
 
 @dataclass(frozen=True)
@@ -117,5 +116,8 @@ def _read(path: str) -> State:
 
 def _bytes_in_message(array: np.ndarray) -> int:
     """Return the size of an array as Flower sends it: as a ``.npy`` file."""
-    head = 10 + len(repr({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape})) + 3
-    return array.nbytes + -(-head // _ALIGNED) * _ALIGNED
+    from numpy.lib import format as npy
+
+    head = io.BytesIO()
+    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(array))
+    return head.tell() + array.nbytes

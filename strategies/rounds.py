@@ -19,7 +19,7 @@ from partitions.errors import RunFailed
 from strategies.federation import Federation, WatchedGrid
 from strategies.history import History, HistoryWriter, RoundRecord, SiteRecord
 from strategies.plans import Cost, Outcome, Status
-from strategies.wire import Scalar, SiteReply, array_bytes, call_content, make_message, reply_of, to_record
+from strategies.wire import Scalar, SiteReply, array_bytes, call_content, make_message, reply_of
 from unlearning.state import State, Tensors, Update, all_finite, apply_updates, update_of
 
 
@@ -248,8 +248,8 @@ class RecordedRounds(Strategy):
             for site in sorted(self._ask.sites)
         ]
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """Merge, record and commit a round; `replies` were taken up as they arrived."""
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, MetricRecord]:
+        """Merge, record and commit a round; `replies` were taken up as they arrived, and the model stays a state."""
         round_ = self._offset + server_round
         before = self._state
         contributions, self._heard = [self._heard[site] for site in sorted(self._heard)], {}
@@ -274,7 +274,7 @@ class RecordedRounds(Strategy):
         if merged.stop:
             raise _Stop
         known = {"loss": record.loss, "metric": record.metric}
-        return to_record(merged.state), MetricRecord({k: v for k, v in known.items() if math.isfinite(v)})
+        return None, MetricRecord({k: v for k, v in known.items() if math.isfinite(v)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -320,7 +320,7 @@ class RecordedRounds(Strategy):
         try:
             self.start(
                 grid=self._grid,
-                initial_arrays=to_record(state),
+                initial_arrays=ArrayRecord(),  # `configure_train` encodes the state
                 num_rounds=self._rounds - self._offset,
                 timeout=self.federation.timeout,
                 train_config=ConfigRecord(),
